@@ -1,0 +1,27 @@
+"""privopt: train models under differential privacy, with a claim that can be checked."""
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOMES = {  # loaded when first asked for: `import privopt` costs next to nothing
+    "Budget": "privopt.privacy.budget",
+    "Ledger": "privopt.privacy.ledger",
+    "Recipe": "privopt.recipe",
+    "Statement": "privopt.privacy.statement",
+    "calibrate": "privopt.privacy.calibrate",
+    "epsilon": "privopt.privacy.accountants",
+    "run": "privopt.loop",
+}
+__all__ = ["Budget", "Ledger", "Recipe", "Statement", "calibrate", "epsilon", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'privopt' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,106 @@
+"""Checkpoints: what a killed run needs to go on, repeating the same answers instead of buying new ones.
+
+A checkpoint holds generator states, which reveal the noise, and a fingerprint of the data: it is as sensitive as the data.
+Its folder is readable by its owner only (0700, files 0600), every write is atomic, and it is removed when the run ends.
+"""
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from privopt.errors import InputError
+from privopt.measure import randomness
+from privopt.measure.randomness import Rng
+
+State = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands between two rounds."""
+
+    round_: int
+    paid: int
+    parts: dict[str, State]  # the iterate, the update rule's memory, the release rule's memory
+    rng: Rng
+
+
+class Checkpoint:
+    """The checkpoint of one run in its folder; opening one that exists continues that run."""
+
+    def __init__(self, folder: str | os.PathLike[str], fingerprint: str) -> None:
+        self.folder = Path(folder)
+        self._fingerprint = fingerprint
+
+    def begin(self, run: str, rng: Rng) -> tuple[str, Rng]:
+        """The run's name and generator: as given, and saved, the first time; as saved, ever after."""
+        path = self.folder / "begin.json"
+        if path.exists():
+            try:
+                saved = json.loads(path.read_text())
+                name, rng, fingerprint = saved["run"], randomness.restored(saved["generator"]), saved["fingerprint"]
+            except (ValueError, KeyError, TypeError) as error:
+                raise InputError(f"{path} is damaged, so this run cannot go on. Start a new one.") from error
+            if fingerprint != self._fingerprint:
+                raise InputError(
+                    "the data or settings are not those that this run began with. Replaying its noise on other data would "
+                    "reveal both: resume with the same file, or start a new run."
+                )
+            return name, rng
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        content = {"run": run, "generator": randomness.state(rng), "fingerprint": self._fingerprint}
+        write_atomically(path, json.dumps(content).encode(), private=True)
+        return run, rng
+
+    def save(self, progress: Progress) -> None:
+        """Replace what was saved before."""
+        arrays = {
+            f"{part}.{name}": np.asarray(value) for part, state in progress.parts.items() for name, value in state.items()
+        }
+        meta = {"round": progress.round_, "paid": progress.paid, "generator": randomness.state(progress.rng)}
+        buffer = BytesIO()
+        np.savez(buffer, allow_pickle=False, meta=np.array(json.dumps(meta)), **arrays)
+        write_atomically(self.folder / "progress.npz", buffer.getvalue(), private=True)
+
+    def load(self) -> Progress | None:
+        """What was saved last, if anything was."""
+        path = self.folder / "progress.npz"
+        if not path.exists():
+            return None
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                meta = json.loads(str(file["meta"]))
+                parts: dict[str, State] = {}
+                for key in file.files:
+                    if key != "meta":
+                        part, name = key.split(".", 1)
+                        value = file[key]
+                        parts.setdefault(part, {})[name] = value if value.ndim else value.item()
+            return Progress(meta["round"], meta["paid"], parts, randomness.restored(meta["generator"]))
+        except (ValueError, KeyError, OSError, TypeError) as error:
+            raise InputError(f"{path} is damaged. Remove it to replay the run from its beginning, at no cost.") from error
+
+    def remove(self) -> None:
+        """The run has ended: nobody needs its randomness any more."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def write_atomically(path: Path, content: bytes, *, private: bool = False) -> None:
+    """Write all of it or nothing: a crash, or a full disk, leaves the file as it was."""
+    temporary = path.with_name(f".{path.name}.new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o644)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

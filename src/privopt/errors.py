@@ -1,0 +1,25 @@
+"""Errors: each names what was given, why it cannot hold, and what would. None holds a private value."""
+
+
+class PrivoptError(ValueError):
+    """Anything privopt refuses to do."""
+
+
+class CompositionError(PrivoptError):
+    """Slots that do not fit: their combination would not have the guarantee it states."""
+
+
+class UnsupportedEvent(PrivoptError):
+    """No accountant can account this event."""
+
+
+class BudgetExceeded(PrivoptError):
+    """The next release would cost more than the budget holds; nothing was released."""
+
+
+class LedgerError(PrivoptError):
+    """A ledger that cannot be trusted, or is in use by another process."""
+
+
+class InputError(PrivoptError):
+    """Data or settings that cannot be used as they are."""

@@ -1,0 +1,102 @@
+"""The loop: runs every recipe on every oracle."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from privopt.checkpoint import Checkpoint, Progress
+from privopt.errors import BudgetExceeded, LedgerError
+from privopt.measure.queries import Trajectory
+from privopt.measure.randomness import Rng, generator
+from privopt.perexample.grads import Oracle
+from privopt.privacy.events import DpEvent
+from privopt.privacy.ledger import Ledger, Run
+from privopt.recipe import Recipe
+
+DURABILITY = 0.01  # of a run's time, at most, goes into waiting for the disk
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run gives: parameters that are private, and the event that was recorded for them, which was also planned."""
+
+    parameters: Any
+    rounds: int
+    event: DpEvent
+    stopped_early: bool
+
+
+def run(
+    recipe: Recipe,
+    oracle: Oracle,
+    parameters: Any,
+    *,
+    spending: Run | None = None,
+    rng: Rng | None = None,
+    checkpoint: Checkpoint | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Result:
+    """Run a recipe from public start parameters.
+
+    **Guarantee** Rounds are paid into the ledger, in blocks, before they are measured. If the ledger's budget holds fewer
+    rounds than the recipe has, the run stops before the first one too many and returns the model so far.
+
+    >>> import numpy as np
+    >>> from privopt.perexample.grads import Materialized
+    >>> from privopt.recipes import dp_sgd
+    >>> class Points:
+    ...     size = 100
+    ...     def __call__(self, parameters, rows):
+    ...         return Materialized(np.tile(parameters - 1.0, (100, 1)))
+    >>> recipe = dp_sgd(rounds=50, noise_multiplier=1.0, clip_bound=1.0, learning_rate=0.5)
+    >>> result = run(recipe, Points(), np.zeros(2), rng=generator(0))
+    >>> bool(abs(result.parameters - 1.0).max() < 0.1), result.event == recipe.planned_event()
+    (True, True)
+    """
+    spending = spending or Ledger().run()
+    rng = rng or generator()
+    at = Trajectory(parameters, parameters)
+    memory, kept = recipe.update.start(parameters), recipe.release.start(parameters, recipe.rounds, rng)
+    first = spending.position
+    done = 0
+    if saved := checkpoint.load() if checkpoint else None:
+        done, spending.position, rng = saved.round_, saved.paid, saved.rng
+        at = Trajectory(**saved.parts["at"])
+        memory, kept = saved.parts.get("memory", {}), saved.parts["kept"]
+    rounds = recipe.release.rounds(kept, recipe.rounds)
+    events = recipe.events(rounds)
+    last = done + spending.affordable(events[done:])
+    if last == 0:
+        raise BudgetExceeded(f"not even one round fits into what is left of the ledger's budget: {spending.ledger.budget}.")
+    block = 1
+    while done < last:
+        block = min(block, last - done)
+        started = time.perf_counter()
+        spending.pay(events[done : done + block])
+        waited = time.perf_counter() - started
+        for _ in range(block):
+            noisy = recipe.measurement(done).measure(oracle, at, done, rng)  # the only line that meets private data
+            if noisy.event != events[done]:
+                raise LedgerError(f"round {done + 1} drew {noisy.event}, but {events[done]} was planned and paid.")
+            direction = noisy.value
+            if recipe.regularizer is not None:
+                direction = direction + recipe.regularizer.gradient(at.current)
+            step, memory = recipe.update.step(direction, memory, done)
+            at = Trajectory(at.current + step, at.current)
+            kept = recipe.release.observe(kept, done, rounds, at.current)
+            done += 1
+            if progress is not None:
+                progress(done)
+        worked = time.perf_counter() - started - waited
+        if checkpoint is not None and done < last:
+            started = time.perf_counter()
+            parts = {"at": at._asdict(), "memory": memory, "kept": kept}
+            checkpoint.save(Progress(done, spending.position, parts, rng))
+            waited += time.perf_counter() - started
+        block = max(1, math.ceil(waited / DURABILITY / max(worked / block, 1e-9)))
+    recorded, planned = spending.since(first), recipe.planned_event(done)
+    if recorded != planned:
+        raise LedgerError(f"planned {planned}, but recorded {recorded}.")
+    return Result(recipe.release.select(kept), done, recorded, stopped_early=done < rounds)

@@ -1,0 +1,79 @@
+"""Clips: how far one example can move the sum.
+
+A clip turns per-example vectors into their weighted sum and states how much that sum can change, in which norm, when one
+example is added or removed. The bound may depend on what is already public, never on the batch.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol
+
+import numpy as np
+
+from privopt.errors import CompositionError
+from privopt.perexample.grads import PerExampleGrads, Vector
+
+
+class Clip(Protocol):
+    """A bounded sum."""
+
+    @property
+    def order(self) -> Literal[1, 2]:
+        """The norm in which one example's part is bounded."""
+        ...
+
+    @property
+    def bound(self) -> float:
+        """The bound."""
+        ...
+
+    def sum(self, grads: PerExampleGrads) -> Vector:
+        """The sum of the clipped vectors."""
+        ...
+
+
+@dataclass(frozen=True)
+class l2:  # noqa: N801  # a constructor that reads as a phrase
+    """Clip to an l2 norm: for Gaussian and gamma-norm noise.
+
+    **Guarantee** ‖Σ gᵢ wᵢ‖₂ changes by at most `bound` when one example is added or removed, and 2 × `bound` when one is
+    replaced.
+    """
+
+    bound: float
+    order: ClassVar[Literal[1, 2]] = 2
+
+    def __post_init__(self) -> None:
+        _check(self.bound)
+
+    def sum(self, grads: PerExampleGrads) -> Vector:
+        return _clipped_sum(grads, self.order, self.bound)
+
+
+@dataclass(frozen=True)
+class l1:  # noqa: N801
+    """Clip to an l1 norm: for Laplace noise. **Guarantee** as `l2`, in the l1 norm."""
+
+    bound: float
+    order: ClassVar[Literal[1, 2]] = 1
+
+    def __post_init__(self) -> None:
+        _check(self.bound)
+
+    def sum(self, grads: PerExampleGrads) -> Vector:
+        return _clipped_sum(grads, self.order, self.bound)
+
+
+def _check(bound: float) -> None:
+    if not 0 <= bound < math.inf:
+        raise CompositionError(f"a clip bound is a finite number ≥ 0, not {bound}.")
+
+
+def _clipped_sum(grads: PerExampleGrads, order: int, bound: float) -> Vector:
+    """Σ gᵢ · min(1, C/‖gᵢ‖). A vector that is not finite has weight 0."""
+    norms = grads.norms(order)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        weights = np.minimum(bound / norms, 1.0)  # 0/0, a zero vector under a zero bound, is NaN here
+    if bound == 0 or not np.isfinite(norms).all():
+        weights = np.where(np.isfinite(norms) & (bound > 0), weights, 0.0)
+    return grads.weighted_sum(weights)

@@ -1,0 +1,35 @@
+"""Mechanisms: what noise hides a bounded change. Noise is drawn here and nowhere else.
+
+A mechanism is told the sum and how far one example can move it (`bound`, in the norm `order`), adds noise in proportion to
+that bound, and names the event. Its noise is relative to the *add-or-remove* bound; accountants know what a replacement
+costs. Who draws the noise writes the event.
+"""
+
+from typing import Literal, Protocol
+
+from privopt.measure.mechanisms.gamma_norm import gamma_norm
+from privopt.measure.mechanisms.gaussian import gaussian
+from privopt.measure.mechanisms.laplace import laplace
+from privopt.measure.randomness import Rng
+from privopt.perexample.grads import Vector
+from privopt.privacy.events import DpEvent
+
+__all__ = ["Mechanism", "gamma_norm", "gaussian", "laplace"]
+
+
+class Mechanism(Protocol):
+    """Noise that hides a change of at most `bound`."""
+
+    @property
+    def order(self) -> Literal[1, 2]:
+        """The norm in which the change has to be bounded."""
+        ...
+
+    @property
+    def event(self) -> DpEvent:
+        """What one release costs."""
+        ...
+
+    def release(self, total: Vector, bound: float, rng: Rng) -> Vector:
+        """The sum, hidden."""
+        ...

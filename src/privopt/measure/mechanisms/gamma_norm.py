@@ -1,0 +1,35 @@
+"""The gamma-norm mechanism: pure differential privacy for an l2 bound."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from privopt.errors import CompositionError
+from privopt.measure.randomness import Rng
+from privopt.perexample.grads import Vector
+from privopt.privacy.events import DpEvent, NonPrivateDpEvent, PureDpEvent
+
+
+@dataclass(frozen=True)
+class gamma_norm:  # noqa: N801  # a constructor that reads as a phrase
+    """Noise with density ∝ exp(−‖x‖₂ / (z · bound)): a uniform direction of Gamma(d, z · bound) length.
+
+    **Guarantee** 1/z-DP: two sums that differ by at most `bound` in l2 have densities whose ratio is at most e^(1/z).
+    """
+
+    noise_multiplier: float
+    order: ClassVar[Literal[1, 2]] = 2
+
+    def __post_init__(self) -> None:
+        if not self.noise_multiplier >= 0:
+            raise CompositionError(f"gamma_norm({self.noise_multiplier}): a noise multiplier is ≥ 0 (0 is no privacy).")
+
+    @property
+    def event(self) -> DpEvent:
+        return PureDpEvent(1 / self.noise_multiplier) if self.noise_multiplier else NonPrivateDpEvent()
+
+    def release(self, total: Vector, bound: float, rng: Rng) -> Vector:
+        direction = rng.standard_normal(total.shape)
+        length = rng.gamma(total.size, self.noise_multiplier * bound)
+        return total + length * direction / np.linalg.norm(direction)

@@ -1,0 +1,31 @@
+"""The Laplace mechanism."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from privopt.errors import CompositionError
+from privopt.measure.randomness import Rng
+from privopt.perexample.grads import Vector
+from privopt.privacy.events import DpEvent, LaplaceDpEvent
+
+
+@dataclass(frozen=True)
+class laplace:  # noqa: N801  # a constructor that reads as a phrase
+    """Laplace noise of scale z · bound on each coordinate.
+
+    **Guarantee** Laplace(z), which alone is 1/z-DP: the l1 change of one example is at most `bound`.
+    """
+
+    noise_multiplier: float
+    order: ClassVar[Literal[1, 2]] = 1
+
+    def __post_init__(self) -> None:
+        if not self.noise_multiplier >= 0:
+            raise CompositionError(f"laplace({self.noise_multiplier}): a noise multiplier is ≥ 0 (0 is no privacy).")
+
+    @property
+    def event(self) -> DpEvent:
+        return LaplaceDpEvent(self.noise_multiplier)
+
+    def release(self, total: Vector, bound: float, rng: Rng) -> Vector:
+        return total + rng.laplace(0.0, self.noise_multiplier * bound, total.shape)

@@ -1,0 +1,34 @@
+"""Randomness: the operating system's entropy, unless a seed makes a run repeatable for a test.
+
+Whoever knows a generator's state can subtract the noise, so a state is as sensitive as the data.
+"""
+
+import json
+import secrets
+from typing import Any
+
+import numpy as np
+
+Rng = np.random.Generator
+
+
+def generator(seed: int | np.random.Generator | np.random.RandomState | None = None) -> Rng:
+    """A generator from 256 bits of the operating system's entropy, or from a seed (then nothing it hides is hidden)."""
+    if isinstance(seed, np.random.Generator):
+        return seed
+    if isinstance(seed, np.random.RandomState):
+        seed = int(seed.randint(0, 2**31 - 1))
+    return np.random.Generator(np.random.PCG64DXSM(secrets.randbits(256) if seed is None else seed))
+
+
+def state(rng: Rng) -> str:
+    """The generator's state, for a checkpoint: keep it where the data are kept."""
+    return json.dumps(rng.bit_generator.state)
+
+
+def restored(text: str) -> Rng:
+    """The generator as it was when `state` was taken."""
+    value: dict[str, Any] = json.loads(text)
+    rng = np.random.Generator(np.random.PCG64DXSM(0))
+    rng.bit_generator.state = value
+    return rng

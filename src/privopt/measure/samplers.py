@@ -1,0 +1,127 @@
+"""Samplers: who takes part in a round.
+
+A sampler draws the rows of a round in time proportional to their number, knows the *expected* size of a draw exactly (that,
+and never the drawn size, is what a mean is divided by), and says how the sampling changes the event of a mechanism.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+
+from privopt.errors import CompositionError
+from privopt.measure.randomness import Rng
+from privopt.perexample.grads import Rows, Vector
+from privopt.privacy.events import DpEvent, NoOpDpEvent, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent
+
+
+class Sampler(Protocol):
+    """Who takes part."""
+
+    def draw(self, size: int, round_: int, rng: Rng) -> Rows:
+        """The rows of this round; `None` is all of them."""
+        ...
+
+    def expected(self, size: int) -> float:
+        """The expected number of rows, exactly."""
+        ...
+
+    def amplify(self, event: DpEvent, round_: int) -> DpEvent:
+        """The event of this round, when the mechanism alone has this one."""
+        ...
+
+
+@dataclass(frozen=True)
+class poisson:  # noqa: N801  # a constructor that reads as a phrase
+    """Each row takes part with this probability, independently.
+
+    **Guarantee** PoissonSampled(q, event): amplified, for either kind of neighbours. An empty draw is a draw.
+    """
+
+    sampling_probability: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.sampling_probability <= 1:
+            raise CompositionError(f"poisson({self.sampling_probability}): a sampling probability lies in (0, 1].")
+
+    def draw(self, size: int, round_: int, rng: Rng) -> Rows:
+        # a binomial number of distinct rows is n independent coins, in O(batch)
+        return rng.choice(size, rng.binomial(size, self.sampling_probability), replace=False, shuffle=False)
+
+    def expected(self, size: int) -> float:
+        return self.sampling_probability * size
+
+    def amplify(self, event: DpEvent, round_: int) -> DpEvent:
+        return PoissonSampledDpEvent(self.sampling_probability, event)
+
+
+@dataclass(frozen=True)
+class fixed_size:  # noqa: N801
+    """A uniformly random set of `batch_size` of `size` rows.
+
+    **Guarantee** SampledWithoutReplacement(n, b, event): amplified, for replace-one neighbours only.
+    """
+
+    batch_size: int
+    size: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.batch_size <= self.size:
+            raise CompositionError(f"fixed_size({self.batch_size}, {self.size}): a batch holds 1 … {self.size} rows.")
+
+    def draw(self, size: int, round_: int, rng: Rng) -> Rows:
+        if size != self.size:
+            raise CompositionError(f"fixed_size was planned for {self.size} rows, but there are {size}.")
+        return rng.choice(size, self.batch_size, replace=False, shuffle=False)
+
+    def expected(self, size: int) -> float:
+        return float(self.batch_size)
+
+    def amplify(self, event: DpEvent, round_: int) -> DpEvent:
+        return SampledWithoutReplacementDpEvent(self.size, self.batch_size, event)
+
+
+@dataclass(frozen=True)
+class full_batch:  # noqa: N801
+    """Every row, every round. **Guarantee** the mechanism's own event."""
+
+    def draw(self, size: int, round_: int, rng: Rng) -> Rows:
+        return None
+
+    def expected(self, size: int) -> float:
+        return float(size)
+
+    def amplify(self, event: DpEvent, round_: int) -> DpEvent:
+        return event
+
+
+@dataclass(frozen=True)
+class disjoint_batches:  # noqa: N801
+    """The rows cut once into `batches` parts; the rounds of an epoch visit one part each.
+
+    **Guarantee** Each row sits in one part, whatever the other rows are, so an epoch costs what one round does (parallel
+    composition): the epoch's first round carries the event and the others none.
+    """
+
+    batches: int
+
+    def __post_init__(self) -> None:
+        if self.batches < 1:
+            raise CompositionError(f"disjoint_batches({self.batches}): there is at least one part.")
+
+    def draw(self, size: int, round_: int, rng: Rng) -> Rows:
+        return _parts(self.batches, size)[round_ % self.batches]
+
+    def expected(self, size: int) -> float:
+        return size / self.batches
+
+    def amplify(self, event: DpEvent, round_: int) -> DpEvent:
+        return event if round_ % self.batches == 0 else NoOpDpEvent()
+
+
+@lru_cache(maxsize=1)
+def _parts(batches: int, size: int) -> tuple[Vector, ...]:
+    """The rows of each part. A row's part is a public function of its position and depends on no row's content."""
+    part = np.random.Generator(np.random.PCG64(0)).integers(batches, size=size)
+    return tuple(np.split(np.argsort(part, kind="stable"), np.cumsum(np.bincount(part, minlength=batches))[:-1]))

@@ -1,0 +1,1 @@
+"""Per-example gradients: a representation with norms and weighted sums, perhaps never formed."""

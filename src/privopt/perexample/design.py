@@ -1,0 +1,186 @@
+"""Design matrices: the rows of a linear model, dense or CSR, scaled and extended without a copy.
+
+A row is (x − centre)/scale, followed by the constant `intercept` if that is not 0. Centre and scale are folded into the
+coefficients, so the user's matrix is used as it is; sparse rows are never made dense, and so have no centre.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from privopt.errors import InputError
+from privopt.perexample.grads import Rows, Vector
+
+CHUNK = 1 << 18  # elements at a time where a copy is needed: two megabytes
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Public numbers that put columns on a common scale: a row is (x − centre)/scale, then `intercept`."""
+
+    centre: Vector | None = None
+    scale: Vector | None = None
+    intercept: float = 1.0
+
+    def unfold(self, coefficients: Vector) -> tuple[Vector, Vector]:
+        """Coefficients of framed rows (outputs × width) as slopes and intercepts for the original ones."""
+        slopes = coefficients[..., :-1] if self.intercept else coefficients
+        constants = coefficients[..., -1] * self.intercept if self.intercept else np.zeros(coefficients.shape[:-1])
+        if self.scale is not None:
+            slopes = slopes / self.scale
+        if self.centre is not None:
+            constants = constants - slopes @ self.centre
+        return slopes, constants
+
+
+class Design:
+    """The rows of a linear model, and their norms."""
+
+    def __init__(self, matrix: Vector | sp.csr_array | sp.csr_matrix, frame: Frame) -> None:
+        if sp.issparse(matrix) and frame.centre is not None:
+            raise InputError("sparse rows cannot be centred without making them dense: give column ranges around 0.")
+        self._matrix = _Csr(matrix) if sp.issparse(matrix) else _Dense(matrix)
+        self.frame = frame
+        self._norms: dict[int, Vector] = {}
+        unusable = ~np.isfinite(self.norms(2))
+        if unusable.any():  # their norms stay infinite, so that a clip leaves them out; 0 × inf must not spoil the sum
+            self._matrix = self._matrix.without(unusable)
+
+    def __len__(self) -> int:
+        return self._matrix.shape[0]
+
+    @property
+    def width(self) -> int:
+        """How many coefficients one output has."""
+        return self._matrix.shape[1] + (self.frame.intercept != 0)
+
+    def norms(self, order: int) -> Vector:
+        """The norm of each framed row, computed once."""
+        if order not in self._norms:
+            with np.errstate(over="ignore", invalid="ignore"):
+                powers = self._matrix.powers(order, self.frame) + abs(self.frame.intercept) ** order
+                self._norms[order] = powers ** (1 / order)
+        return self._norms[order]
+
+    def take(self, rows: Rows) -> "Batch":
+        """These rows; `None` is all of them, without a copy."""
+        return Batch(self, rows)
+
+
+class Batch:
+    """Some rows of a design: its products with coefficients and with weights."""
+
+    def __init__(self, design: Design, rows: Rows) -> None:
+        self._matrix = design._matrix if rows is None else design._matrix.take(rows)
+        self._design, self._rows, self._frame = design, rows, design.frame
+
+    def norms(self, order: int) -> Vector:
+        """The norm of each framed row."""
+        norms = self._design.norms(order)
+        return norms if self._rows is None else norms[self._rows]
+
+    def scores(self, coefficients: Vector) -> Vector:
+        """Row times coefficients: (rows,) for a vector, (rows, outputs) for outputs × width."""
+        slopes, constants = self._frame.unfold(coefficients)
+        return self._matrix.times(slopes.T) + constants
+
+    def weighted_sum(self, weights: Vector) -> Vector:
+        """Σ weight × row: (width,) for a weight per row, (outputs, width) for several."""
+        frame = self._frame
+        total = self._matrix.transposed_times(weights).T
+        sums = weights.sum(axis=0)
+        if frame.centre is not None:
+            total = total - np.multiply.outer(sums, frame.centre)
+        if frame.scale is not None:
+            total = total / frame.scale
+        if frame.intercept:
+            total = np.concatenate([total, np.asarray(sums * frame.intercept)[..., None]], axis=-1)
+        return total
+
+
+class _Dense:
+    def __init__(self, values: Vector) -> None:
+        self._values = values
+        self.shape = (int(values.shape[0]), int(values.shape[1]))
+
+    def take(self, rows: Vector) -> "_Dense":
+        return _Dense(self._values[rows])
+
+    def without(self, rows: Vector) -> "_Dense":
+        return _Dense(np.where(rows[:, None], 0.0, self._values))
+
+    def times(self, slopes: Vector) -> Vector:
+        product: Vector = self._values @ slopes.astype(self._values.dtype, copy=False)
+        return product
+
+    def transposed_times(self, weights: Vector) -> Vector:
+        product: Vector = self._values.T @ weights.astype(self._values.dtype, copy=False)
+        return product
+
+    def powers(self, order: int, frame: Frame) -> Vector:
+        total = np.empty(self.shape[0])
+        step = max(1, CHUNK // max(1, self.shape[1]))
+        for start in range(0, len(total), step):
+            chunk = self._values[start : start + step].astype(float)
+            if frame.centre is not None:
+                chunk -= frame.centre
+            if frame.scale is not None:
+                chunk /= frame.scale
+            total[start : start + step] = (np.abs(chunk) if order == 1 else chunk**2).sum(axis=1)
+        return total
+
+
+class _Csr:
+    def __init__(self, matrix: sp.csr_array | sp.csr_matrix) -> None:
+        self._matrix = matrix
+        self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
+
+    def take(self, rows: Vector) -> "_CsrRows":
+        return _CsrRows(self._matrix, rows)
+
+    def without(self, rows: Vector) -> "_Csr":
+        matrix = self._matrix.copy()
+        matrix.data[np.repeat(rows, np.diff(matrix.indptr))] = 0.0
+        return _Csr(matrix)
+
+    def times(self, slopes: Vector) -> Vector:
+        product: Vector = self._matrix @ slopes.astype(self._matrix.dtype, copy=False)
+        return product
+
+    def transposed_times(self, weights: Vector) -> Vector:
+        product: Vector = self._matrix.T @ weights.astype(self._matrix.dtype, copy=False)
+        return product
+
+    def powers(self, order: int, frame: Frame) -> Vector:
+        values = self._matrix.data.astype(float)
+        if frame.scale is not None:
+            values /= frame.scale[self._matrix.indices]
+        values = np.abs(values) if order == 1 else values**2
+        return np.bincount(_row_of(self._matrix.indptr), values, minlength=self.shape[0])
+
+
+class _CsrRows:
+    """A few rows of a CSR matrix. scipy's own row indexing checks for longer than these sums take."""
+
+    def __init__(self, matrix: sp.csr_array | sp.csr_matrix, rows: Vector) -> None:
+        starts, lengths = matrix.indptr[rows], matrix.indptr[rows + 1] - matrix.indptr[rows]
+        ends = np.cumsum(lengths)
+        places = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
+        self._data, self._columns = matrix.data[places], matrix.indices[places]
+        self._row_of = np.repeat(np.arange(len(rows)), lengths)
+        self.shape = (len(rows), int(matrix.shape[1]))
+
+    def times(self, slopes: Vector) -> Vector:
+        if slopes.ndim == 2:
+            return np.stack([self.times(column) for column in slopes.T], axis=1)
+        return np.bincount(self._row_of, self._data * slopes[self._columns], minlength=self.shape[0])
+
+    def transposed_times(self, weights: Vector) -> Vector:
+        if weights.ndim == 2:
+            return np.stack([self.transposed_times(column) for column in weights.T], axis=1)
+        return np.bincount(self._columns, self._data * weights[self._row_of], minlength=self.shape[1])
+
+
+def _row_of(indptr: Vector) -> Vector:
+    return np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))

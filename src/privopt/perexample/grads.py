@@ -1,0 +1,56 @@
+"""The whole protocol between a model and the private side.
+
+Clipping needs two things of the per-example vectors, their norms and a weighted sum, so neither the vectors nor what they
+are made of has to exist as an array.
+"""
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[Any]
+Rows = NDArray[Any] | None  # None: every row
+
+
+class PerExampleGrads(Protocol):
+    """One vector per example."""
+
+    def norms(self, order: int) -> Vector:
+        """The l1 or l2 norm of each; infinite or NaN where a vector is not finite."""
+        ...
+
+    def weighted_sum(self, weights: Vector) -> Vector:
+        """Σ wᵢ gᵢ, flat. An example of weight 0 is absent, even if its vector is not finite."""
+        ...
+
+
+class Oracle(Protocol):
+    """Per-example vectors of a model on its data."""
+
+    @property
+    def size(self) -> int:
+        """How many examples there are."""
+        ...
+
+    def __call__(self, parameters: Vector, rows: Rows) -> PerExampleGrads:
+        """The vectors of these rows at these parameters."""
+        ...
+
+
+class Materialized:
+    """Per-example vectors that exist as an array of one row per example.
+
+    >>> Materialized(np.array([[3.0, 4.0], [0.0, 1.0]])).norms(2)
+    array([5., 1.])
+    """
+
+    def __init__(self, values: Vector) -> None:
+        self.values = values.reshape(len(values), -1)
+
+    def norms(self, order: int) -> Vector:
+        return np.linalg.norm(self.values, ord=order, axis=1)
+
+    def weighted_sum(self, weights: Vector) -> Vector:
+        present = weights != 0
+        return weights[present] @ self.values[present]

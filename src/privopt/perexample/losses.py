@@ -1,0 +1,63 @@
+"""Losses of linear models, by their residual: the derivative of one example's loss with respect to its scores."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from scipy.special import expit, softmax
+
+from privopt.perexample.grads import Vector
+
+
+class Loss(Protocol):
+    """The per-example gradient of a linear model is residual × row."""
+
+    outputs: int  # 1: scores and residuals are vectors; more: one column per class
+
+    def residuals(self, scores: Vector, targets: Vector) -> Vector:
+        """∂loss/∂scores of each example."""
+        ...
+
+
+@dataclass(frozen=True)
+class Logistic:
+    """log(1 + e^s) − y s for y in {0, 1}; |residual| ≤ 1, curvature ≤ 1/4."""
+
+    outputs: int = 1
+
+    def residuals(self, scores: Vector, targets: Vector) -> Vector:
+        probabilities: Vector = expit(scores)
+        return probabilities - targets
+
+
+@dataclass(frozen=True)
+class Multinomial:
+    """Cross-entropy of softmax for classes 0 … k−1; ‖residual‖ ≤ √2, curvature ≤ 1/2."""
+
+    outputs: int
+
+    def residuals(self, scores: Vector, targets: Vector) -> Vector:
+        residuals: Vector = softmax(scores, axis=1)
+        residuals[np.arange(len(targets)), targets.astype(int)] -= 1.0
+        return residuals
+
+
+@dataclass(frozen=True)
+class Squared:
+    """(s − y)²/2; unbounded residuals, curvature 1."""
+
+    outputs: int = 1
+
+    def residuals(self, scores: Vector, targets: Vector) -> Vector:
+        return scores - targets
+
+
+@dataclass(frozen=True)
+class Huber:
+    """Squared up to |s − y| = threshold, then linear; |residual| ≤ threshold, curvature ≤ 1."""
+
+    threshold: float
+    outputs: int = 1
+
+    def residuals(self, scores: Vector, targets: Vector) -> Vector:
+        return np.clip(scores - targets, -self.threshold, self.threshold)

@@ -1,0 +1,34 @@
+"""Regularisers: terms of the objective that no data enter. They are public, so they are added after the noise."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+class Regularizer(Protocol):
+    """A public term of the objective."""
+
+    def gradient(self, parameters: Any) -> Any:
+        """Its gradient, where the iterate is."""
+        ...
+
+
+@dataclass(frozen=True)
+class ridge:  # noqa: N801  # a constructor that reads as a phrase
+    """(α/2) Σ mⱼ θⱼ²; `mask` is 0 for parameters that are left alone, such as intercepts."""
+
+    strength: float
+    mask: Any = 1.0
+
+    def gradient(self, parameters: Any) -> Any:
+        return self.strength * self.mask * parameters
+
+
+@dataclass(frozen=True)
+class nonconvex:  # noqa: N801
+    """α Σ mⱼ θⱼ²/(1 + θⱼ²), the regulariser of the DP-SRM experiments."""
+
+    strength: float
+    mask: Any = 1.0
+
+    def gradient(self, parameters: Any) -> Any:
+        return 2 * self.strength * self.mask * parameters / (1 + parameters**2) ** 2

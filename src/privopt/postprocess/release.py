@@ -1,0 +1,88 @@
+"""Release rules: which iterate leaves. All iterates are private already, so choosing among them is free."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+State = dict[str, Any]
+
+
+class ReleaseRule(Protocol):
+    """Which iterate leaves; its memory is named arrays, so that it can be saved."""
+
+    def start(self, parameters: Any, rounds: int, rng: np.random.Generator) -> State:
+        """The memory before the first round. Whatever is random is drawn here, before any answer."""
+        ...
+
+    def rounds(self, state: State, rounds: int) -> int:
+        """How many of the planned rounds are run."""
+        ...
+
+    def observe(self, state: State, round_: int, rounds: int, parameters: Any) -> State:
+        """The memory after this round, whose iterate this is."""
+        ...
+
+    def select(self, state: State) -> Any:
+        """What leaves, after any number of rounds."""
+        ...
+
+
+class _Last:
+    """The newest iterate; the rules below change which one that is."""
+
+    def start(self, parameters: Any, rounds: int, rng: np.random.Generator) -> State:
+        return {"kept": parameters}
+
+    def rounds(self, state: State, rounds: int) -> int:
+        return rounds
+
+    def observe(self, state: State, round_: int, rounds: int, parameters: Any) -> State:
+        return {**state, "kept": parameters}
+
+    def select(self, state: State) -> Any:
+        return state["kept"]
+
+
+@dataclass(frozen=True)
+class last(_Last):  # noqa: N801  # a constructor that reads as a phrase
+    """The last iterate."""
+
+
+@dataclass(frozen=True)
+class uniform_iterate(_Last):  # noqa: N801
+    """An iterate drawn uniformly from all rounds: what the theorems on non-convex problems speak of."""
+
+    def start(self, parameters: Any, rounds: int, rng: np.random.Generator) -> State:
+        return {"kept": parameters, "chosen": int(rng.integers(rounds))}
+
+    def observe(self, state: State, round_: int, rounds: int, parameters: Any) -> State:
+        return {**state, "kept": parameters} if round_ <= state["chosen"] else state
+
+
+@dataclass(frozen=True)
+class random_round(_Last):  # noqa: N801
+    """Stop after a number of rounds drawn uniformly from 1 … T. It depends on no data, so only those rounds are paid."""
+
+    def start(self, parameters: Any, rounds: int, rng: np.random.Generator) -> State:
+        return {"kept": parameters, "chosen": int(rng.integers(1, rounds + 1))}
+
+    def rounds(self, state: State, rounds: int) -> int:
+        return int(state["chosen"])
+
+
+@dataclass(frozen=True)
+class average(_Last):  # noqa: N801
+    """The mean of all iterates, or of those after the first half of the rounds, whose noise it averages out."""
+
+    of: Literal["all", "last half"] = "all"
+
+    def start(self, parameters: Any, rounds: int, rng: np.random.Generator) -> State:
+        return {"kept": parameters, "count": 0}
+
+    def observe(self, state: State, round_: int, rounds: int, parameters: Any) -> State:
+        if self.of == "last half" and round_ < rounds // 2:
+            return {"kept": parameters, "count": 0}
+        count = state["count"] + 1
+        kept = parameters if count == 1 else state["kept"] + (parameters - state["kept"]) / count
+        return {"kept": kept, "count": count}

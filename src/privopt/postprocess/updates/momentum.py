@@ -1,0 +1,22 @@
+"""Gradient descent with heavy-ball momentum."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from privopt.postprocess.schedules import Schedule, as_schedule
+from privopt.postprocess.updates.rule import State
+
+
+@dataclass(frozen=True)
+class momentum:  # noqa: N801  # a constructor that reads as a phrase
+    """m ← β m + g; θ ← θ − η m."""
+
+    learning_rate: float | Schedule
+    decay: float = 0.9
+
+    def start(self, parameters: Any) -> State:
+        return {"velocity": 0 * parameters}
+
+    def step(self, direction: Any, state: State, round_: int) -> tuple[Any, State]:
+        velocity = self.decay * state["velocity"] + direction
+        return -as_schedule(self.learning_rate)(round_) * velocity, {"velocity": velocity}

@@ -1,0 +1,17 @@
+"""The slot: an update rule turns a direction into a step, and keeps its memory in named arrays (so that it can be saved)."""
+
+from typing import Any, Protocol
+
+State = dict[str, Any]  # arrays by name; an empty one for a rule without memory
+
+
+class UpdateRule(Protocol):
+    """What to do with the answer of a round."""
+
+    def start(self, parameters: Any) -> State:
+        """The memory before the first round; it depends on the shape of the parameters only."""
+        ...
+
+    def step(self, direction: Any, state: State, round_: int) -> tuple[Any, State]:
+        """What to add to the iterate, and the memory after."""
+        ...

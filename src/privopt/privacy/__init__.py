@@ -1,0 +1,1 @@
+"""What is claimed: budgets, events, accountants, calibration, the ledger and the statement."""

@@ -1,0 +1,47 @@
+"""Budgets: how much may be learnt about one unit, and what one unit is."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from privopt.errors import InputError
+
+Neighbours = Literal["add-remove", "replace-one"]
+Unit = Literal["example", "user"]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """An (ε, δ) guarantee, the neighbours it speaks of and the unit that it protects.
+
+    **Guarantee** Whatever one unit's data are, adding or removing them (or, with `"replace-one"`, changing them) multiplies
+    the probability of any outcome by at most e^ε, but for an exception of probability at most δ.
+
+    >>> Budget(1.0, 1e-6)
+    Budget(epsilon=1.0, delta=1e-06, neighbours='add-remove', unit='example')
+    """
+
+    epsilon: float
+    delta: float = 0.0
+    neighbours: Neighbours = "add-remove"
+    unit: Unit = "example"
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
+            raise InputError(f"epsilon is {self.epsilon}, but a guarantee needs a finite epsilon > 0; 1.0 is a common choice.")
+        if not 0 <= self.delta < 1:
+            raise InputError(f"delta is {self.delta}, but it is a probability: 0 ≤ delta < 1, and below 1/n to mean anything.")
+        if self.neighbours not in ("add-remove", "replace-one"):
+            raise InputError(f"neighbours is {self.neighbours!r}; it is 'add-remove' or 'replace-one'.")
+        if self.unit not in ("example", "user"):
+            raise InputError(f"unit is {self.unit!r}; it is 'example' or 'user'.")
+
+
+def default_delta(size: int) -> float:
+    """1/(10 n), rounded down to a power of ten so that δ itself says little about n.
+
+    >>> default_delta(32561)
+    1e-06
+    """
+    exponent = math.floor(-math.log10(10 * size) + 1e-9)
+    return float(f"1e{exponent}")

@@ -1,0 +1,200 @@
+"""Events: what was released, said so that an accountant can price it.
+
+An event describes what was *done* (the noise relative to how far **one added or removed unit** can move the answer, and
+the sampling); which neighbours a guarantee speaks of is the accountant's question. The kinds are dp-accounting's, and two
+that it lacks:
+
+- `PureDpEvent(ε)`: any ε-DP mechanism, whatever its noise (gamma-norm noise, a noisy minimum, ...);
+- `FailureDpEvent(δ)`: a mechanism that reveals nothing except with probability δ (the threshold of a private histogram).
+
+Two events are the same when their atoms, in order, are the same: `compose` gives the one canonical form.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from dp_accounting.dp_event import (
+    ComposedDpEvent,
+    DpEvent,
+    GaussianDpEvent,
+    LaplaceDpEvent,
+    NonPrivateDpEvent,
+    NoOpDpEvent,
+    PoissonSampledDpEvent,
+    SampledWithoutReplacementDpEvent,
+    SelfComposedDpEvent,
+)
+
+from privopt.errors import LedgerError
+
+__all__ = [
+    "ComposedDpEvent",
+    "DpEvent",
+    "FailureDpEvent",
+    "GaussianDpEvent",
+    "LaplaceDpEvent",
+    "NoOpDpEvent",
+    "NonPrivateDpEvent",
+    "PoissonSampledDpEvent",
+    "PureDpEvent",
+    "SampledWithoutReplacementDpEvent",
+    "SelfComposedDpEvent",
+    "atoms",
+    "compose",
+    "describe",
+    "from_json",
+    "to_json",
+]
+
+
+@dataclass(frozen=True)
+class PureDpEvent(DpEvent):  # type: ignore[misc]  # dp-accounting is untyped
+    """Any mechanism that is ε-DP when one unit is added or removed."""
+
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class FailureDpEvent(DpEvent):  # type: ignore[misc]
+    """A release that adding or removing one unit changes with probability at most δ, and else not at all."""
+
+    delta: float
+
+
+def atoms(event: DpEvent) -> Iterator[tuple[DpEvent, int]]:
+    """The event's parts in order, each with its count; equal neighbours are counted together.
+
+    >>> list(atoms(compose([GaussianDpEvent(1.0), GaussianDpEvent(1.0)])))
+    [(GaussianDpEvent(noise_multiplier=1.0), 2)]
+    """
+    pending: DpEvent | None = None
+    total = 0
+    for part, count in _flatten(event, 1):
+        if pending is not None and part == pending:
+            total += count
+            continue
+        if pending is not None:
+            yield pending, total
+        pending, total = part, count
+    if pending is not None:
+        yield pending, total
+
+
+def _flatten(event: DpEvent, times: int) -> Iterator[tuple[DpEvent, int]]:
+    match event:
+        case NoOpDpEvent():
+            return
+        case SelfComposedDpEvent(event=inner, count=count) if not isinstance(inner, ComposedDpEvent):
+            yield from _flatten(inner, count * times)
+        case SelfComposedDpEvent(event=inner, count=count):
+            for _ in range(count * times):  # order matters: (a, b) twice is a b a b
+                yield from _flatten(inner, 1)
+        case ComposedDpEvent(events=parts):
+            for _ in range(times):
+                for part in parts:
+                    yield from _flatten(part, 1)
+        case _:
+            if times:
+                yield event, times
+
+
+def compose(events: Iterable[DpEvent]) -> DpEvent:
+    """One event for all of them, in canonical form.
+
+    >>> compose([GaussianDpEvent(2.0)] * 3)
+    SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=2.0), count=3)
+    """
+    parts = [
+        event if count == 1 else SelfComposedDpEvent(event, count) for event, count in atoms(ComposedDpEvent(list(events)))
+    ]
+    if not parts:
+        return NoOpDpEvent()
+    return parts[0] if len(parts) == 1 else ComposedDpEvent(parts)
+
+
+def describe(event: DpEvent) -> str:
+    """The event in words.
+
+    >>> describe(SelfComposedDpEvent(PoissonSampledDpEvent(0.01, GaussianDpEvent(1.5)), 300))
+    '300 × Gaussian noise of 1.5 × the bound, Poisson sampling with probability 0.01'
+    """
+    return "; ".join((f"{count} × " if count > 1 else "") + _phrase(part) for part, count in atoms(event)) or "nothing"
+
+
+def _phrase(event: DpEvent) -> str:
+    match event:
+        case GaussianDpEvent(noise_multiplier=noise):
+            return f"Gaussian noise of {noise:.6g} × the bound"
+        case LaplaceDpEvent(noise_multiplier=noise):
+            return f"Laplace noise of {noise:.6g} × the bound"
+        case PureDpEvent(epsilon=epsilon):
+            return f"an {epsilon:.6g}-DP mechanism"
+        case FailureDpEvent(delta=delta):
+            return f"a release that fails with probability {delta:.3g}"
+        case PoissonSampledDpEvent(sampling_probability=probability, event=inner):
+            return f"{_phrase(inner)}, Poisson sampling with probability {probability:.6g}"
+        case SampledWithoutReplacementDpEvent(source_dataset_size=size, sample_size=sample, event=inner):
+            return f"{_phrase(inner)}, fixed-size samples of {sample} of {size}"
+        case NonPrivateDpEvent():
+            return "a release without privacy"
+        case _:
+            return str(event)
+
+
+def to_json(event: DpEvent) -> dict[str, Any]:
+    """A JSON form that `from_json` reads back, exactly.
+
+    >>> from_json(to_json(PoissonSampledDpEvent(0.1, GaussianDpEvent(1 / 3)))).event.noise_multiplier == 1 / 3
+    True
+    """
+    match event:
+        case NoOpDpEvent():
+            return {"kind": "nothing"}
+        case NonPrivateDpEvent():
+            return {"kind": "non-private"}
+        case GaussianDpEvent(noise_multiplier=noise):
+            return {"kind": "gaussian", "noise_multiplier": float(noise)}
+        case LaplaceDpEvent(noise_multiplier=noise):
+            return {"kind": "laplace", "noise_multiplier": float(noise)}
+        case PureDpEvent(epsilon=epsilon):
+            return {"kind": "pure", "epsilon": float(epsilon)}
+        case FailureDpEvent(delta=delta):
+            return {"kind": "failure", "delta": float(delta)}
+        case PoissonSampledDpEvent(sampling_probability=probability, event=inner):
+            return {"kind": "poisson", "sampling_probability": float(probability), "event": to_json(inner)}
+        case SampledWithoutReplacementDpEvent(source_dataset_size=size, sample_size=sample, event=inner):
+            return {"kind": "fixed-size", "size": int(size), "sample": int(sample), "event": to_json(inner)}
+        case SelfComposedDpEvent(event=inner, count=count):
+            return {"kind": "repeated", "count": int(count), "event": to_json(inner)}
+        case ComposedDpEvent(events=parts):
+            return {"kind": "composed", "events": [to_json(part) for part in parts]}
+        case _:
+            raise LedgerError(f"{type(event).__name__} has no form in a ledger.")
+
+
+def from_json(value: dict[str, Any]) -> DpEvent:
+    """The event that `to_json` wrote."""
+    match value:
+        case {"kind": "nothing"}:
+            return NoOpDpEvent()
+        case {"kind": "non-private"}:
+            return NonPrivateDpEvent()
+        case {"kind": "gaussian", "noise_multiplier": float(noise)}:
+            return GaussianDpEvent(noise)
+        case {"kind": "laplace", "noise_multiplier": float(noise)}:
+            return LaplaceDpEvent(noise)
+        case {"kind": "pure", "epsilon": float(epsilon)}:
+            return PureDpEvent(epsilon)
+        case {"kind": "failure", "delta": float(delta)}:
+            return FailureDpEvent(delta)
+        case {"kind": "poisson", "sampling_probability": float(probability), "event": dict(inner)}:
+            return PoissonSampledDpEvent(probability, from_json(inner))
+        case {"kind": "fixed-size", "size": int(size), "sample": int(sample), "event": dict(inner)}:
+            return SampledWithoutReplacementDpEvent(size, sample, from_json(inner))
+        case {"kind": "repeated", "count": int(count), "event": dict(inner)}:
+            return SelfComposedDpEvent(from_json(inner), count)
+        case {"kind": "composed", "events": list(parts)}:
+            return ComposedDpEvent([from_json(part) for part in parts])
+        case _:
+            raise LedgerError(f"unknown event of kind {value.get('kind')!r}; a newer privopt may have written it.")

@@ -1,0 +1,319 @@
+"""The ledger: an append-only record of what was released, written before it is used.
+
+In memory, or durable in a file of JSON lines. What must stay true of a file:
+
+- A charge is on the disk (`fsync`) before `pay` returns, so an answer that was used was paid for, whatever happens next.
+- Every line carries a hash of itself and of the line before. A last line cut short by a crash was never acted on and is
+  removed; any other damage is reported, never repaired or reset.
+- One process writes at a time (a lock beside the file).
+
+A *run* is a sequence of releases that one generator of randomness drew. A resumed run draws the same randomness again, so it
+repeats the same answers and pays nothing for what the ledger already holds of it: `Run.pay` charges only what is new.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from filelock import FileLock, Timeout
+
+from privopt.errors import BudgetExceeded, InputError, LedgerError
+from privopt.privacy.accountants import Accountant, epsilon
+from privopt.privacy.budget import Budget, Neighbours
+from privopt.privacy.events import DpEvent, NoOpDpEvent, SelfComposedDpEvent, atoms, compose, from_json, to_json
+
+FORMAT = "privopt-ledger-1"
+_START = b'{"hash":"'  # of every line
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One charge: `count` releases of `event` by a run."""
+
+    run: str
+    event: DpEvent
+    count: int
+
+
+class Ledger:
+    """What has been spent, by every run that was given this ledger.
+
+    `budget` is a cap on all of it together: a release that would exceed it is refused before it happens.
+
+    >>> from privopt.privacy.events import GaussianDpEvent
+    >>> ledger = Ledger(Budget(1.0, 1e-5))
+    >>> ledger.run().pay([GaussianDpEvent(8.0)] * 2)
+    >>> round(ledger.epsilon(), 2)
+    0.63
+    """
+
+    def __init__(self, budget: Budget | None = None, path: str | os.PathLike[str] | None = None) -> None:
+        self.budget = budget
+        self.path = None if path is None else Path(path)
+        self._entries: list[Entry] = []
+        self._tip = ""
+        self._lock: FileLock | None = None
+        if self.path is not None:
+            self._lock = _lock(self.path)
+            try:
+                self._open(self.path)
+            except BaseException:
+                self.close()
+                raise
+
+    # ------------------------------------------------------------ reading
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> "Ledger":
+        """The ledger as it stands, without locking it for writing: for showing what was spent."""
+        ledger = cls()
+        lines, _ = _complete_lines(Path(path))
+        if not lines:
+            raise LedgerError(f"{path} holds no ledger.")
+        ledger._load(Path(path), lines)
+        return ledger
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """Every charge, in order."""
+        return tuple(self._entries)
+
+    @property
+    def event(self) -> DpEvent:
+        """All of it, as one event."""
+        return compose(SelfComposedDpEvent(entry.event, entry.count) for entry in self._entries)
+
+    def epsilon(
+        self, delta: float | None = None, neighbours: Neighbours | None = None, *, accountant: Accountant = "auto"
+    ) -> float:
+        """What all of it costs, at the budget's δ and for its neighbours unless told otherwise."""
+        if delta is None:
+            if self.budget is None:
+                raise InputError("this ledger has no budget to take delta from: say epsilon(delta=...).")
+            delta = self.budget.delta
+        return epsilon(
+            self.event,
+            delta,
+            neighbours or (self.budget.neighbours if self.budget else "add-remove"),
+            accountant=accountant,
+        )
+
+    def allows(self, events: Iterable[DpEvent]) -> bool:
+        """Whether these releases, on top of what is spent, stay within the budget."""
+        if self.budget is None:
+            return True
+        return epsilon(compose([self.event, *events]), self.budget.delta, self.budget.neighbours) <= self.budget.epsilon
+
+    # ------------------------------------------------------------ writing
+
+    def run(self, name: str | None = None) -> "Run":
+        """A run that pays into this ledger; with the name of an earlier one, its continuation."""
+        return Run(self, name or uuid.uuid4().hex[:12])
+
+    def close(self) -> None:
+        """Let another process write."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __sklearn_clone__(self) -> Self:  # clones of an estimator pay into the same ledger
+        return self
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise LedgerError("a ledger cannot be copied to another process: what is spent there would be lost. Use n_jobs=1.")
+
+    def _append(self, entries: list[Entry]) -> None:
+        if self.path is not None:
+            if self._lock is None:
+                raise LedgerError(f"{self.path} is closed.")
+            self._write(self.path, [_body(entry) for entry in entries])
+        self._entries.extend(entries)
+
+    def _open(self, path: Path) -> None:
+        lines, end = _complete_lines(path)
+        if lines:
+            cap = self.budget
+            self._load(path, lines)
+            if cap is not None and cap != self.budget:
+                raise LedgerError(f"{path} was opened with {cap}, but it was made for {self.budget}.")
+            if path.stat().st_size > end:
+                with path.open("r+b") as file:
+                    file.truncate(end)
+                    _sync(file.fileno())
+            return
+        if path.exists():  # empty, or a first line cut short: a ledger that nothing was ever charged to
+            start = path.read_bytes()
+            if not (start.startswith(_START) or _START.startswith(start)):
+                raise LedgerError(f"{path} is not a ledger. Nothing was changed; give the ledger another name.")
+            path.unlink()
+        head = {
+            "format": FORMAT,
+            "budget": None if self.budget is None else asdict(self.budget),
+            "made": int(time.time()),
+        }
+        self._write(path, [head])
+        _sync_directory(path.parent)
+
+    def _load(self, path: Path, lines: list[bytes]) -> None:
+        for number, line in enumerate(lines, start=1):
+            body, self._tip = _checked(path, number, line, self._tip)
+            try:
+                if number == 1:
+                    if body["format"] != FORMAT:
+                        raise LedgerError(f"{path} has the format {body['format']!r}, not {FORMAT!r}.")
+                    self.budget = None if body["budget"] is None else Budget(**body["budget"])
+                else:
+                    self._entries.append(Entry(body["run"], from_json(body["event"]), int(body["count"])))
+            except (KeyError, TypeError) as error:
+                raise LedgerError(f"{path} is damaged at line {number}: {error}. Nothing was changed.") from error
+
+    def _write(self, path: Path, bodies: list[dict[str, Any]]) -> None:
+        tip, block = self._tip, b""
+        for body in bodies:
+            text = json.dumps(body, separators=(",", ":"), sort_keys=True)
+            tip = _chain(tip, text)
+            block += _START + f'{tip}","body":{text}}}\n'.encode()
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        size = os.fstat(descriptor).st_size
+        try:
+            written = os.write(descriptor, block)
+            if written < len(block):
+                raise OSError(f"only {written} of {len(block)} bytes fitted on the disk")
+            _sync(descriptor)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(descriptor, size)
+            raise LedgerError(f"{path} could not be written ({error}), so nothing more is released.") from error
+        finally:
+            os.close(descriptor)
+        self._tip = tip
+
+
+class Run:
+    """One sequence of releases; what the ledger already holds of it has been paid for."""
+
+    def __init__(self, ledger: Ledger, name: str) -> None:
+        self.ledger = ledger
+        self.name = name
+        self.position = 0
+        self._paid: list[DpEvent] = []
+        self._cleared = (0, 0)  # releases of this run found affordable, and the ledger's length then
+        for entry in ledger.entries:
+            if entry.run == name:
+                self._paid.extend([entry.event] * entry.count)
+
+    @property
+    def paid(self) -> int:
+        """How many releases of this run the ledger holds."""
+        return len(self._paid)
+
+    def since(self, position: int) -> DpEvent:
+        """What this run has released since it stood there; since 0, all of it."""
+        return compose(self._paid[position : self.position])
+
+    def pay(self, events: Iterable[DpEvent]) -> None:
+        """Charge the next releases, durably, before they happen. Those that the ledger already holds are free."""
+        fresh: list[DpEvent] = []
+        position = self.position
+        for event in events:
+            if isinstance(event, NoOpDpEvent):
+                continue
+            if position < len(self._paid):
+                if self._paid[position] != event:
+                    raise LedgerError(
+                        "this run is not the one that the ledger holds: its release "
+                        f"{position + 1} was recorded as something else. Start a new run."
+                    )
+            else:
+                fresh.append(event)
+            position += 1
+        known = self._cleared[1] == len(self.ledger.entries) and position <= self._cleared[0]
+        if fresh and not known and not self.ledger.allows(fresh):
+            raise BudgetExceeded(f"{len(fresh)} more releases would exceed the ledger's budget: {self.ledger.budget}.")
+        charges = [Entry(self.name, event, count) for event, count in atoms(compose(fresh))]
+        if charges:
+            self.ledger._append(charges)
+        self._paid.extend(fresh)
+        self._cleared = (self._cleared[0] if known else position, len(self.ledger.entries))
+        self.position = position
+
+    def affordable(self, events: Sequence[DpEvent]) -> int:
+        """How many of the next releases the ledger's budget holds; what is paid already is affordable."""
+        fresh = events[max(0, len(self._paid) - self.position) :]  # a round without cost only makes this conservative
+        few, many = 0, len(fresh)
+        if not self.ledger.allows(fresh):
+            while many - few > 1:
+                middle = (few + many) // 2
+                few, many = (middle, many) if self.ledger.allows(fresh[:middle]) else (few, middle)
+            many = few
+        total = len(events) - len(fresh) + many
+        self._cleared = (self.position + total, len(self.ledger.entries))
+        return total
+
+
+def _body(entry: Entry) -> dict[str, Any]:
+    return {"run": entry.run, "event": to_json(entry.event), "count": entry.count, "time": int(time.time())}
+
+
+def _chain(tip: str, text: str) -> str:
+    return hashlib.sha256(f"{tip}\n{text}".encode()).hexdigest()[:32]
+
+
+def _checked(path: Path, number: int, line: bytes, tip: str) -> tuple[dict[str, Any], str]:
+    try:
+        record = json.loads(line)
+        text = json.dumps(record["body"], separators=(",", ":"), sort_keys=True)
+        good = record["hash"] == _chain(tip, text)
+    except (ValueError, KeyError, TypeError):
+        good = False
+    if not good:
+        raise LedgerError(
+            f"{path} is damaged at line {number}: its hash does not match. Nothing was changed; restore the file from a "
+            "copy, and if there is none, treat the budget as spent."
+        )
+    return record["body"], record["hash"]
+
+
+def _complete_lines(path: Path) -> tuple[list[bytes], int]:
+    """The lines that end in a newline, and where the last of them ends; a crash leaves at most one that does not."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return [], 0
+    end = content.rfind(b"\n") + 1
+    return content[:end].splitlines(), end
+
+
+def _lock(path: Path) -> FileLock:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(f"{path}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise LedgerError(f"{path} is in use by another process. Wait for it, or use another ledger.") from None
+    return lock
+
+
+def _sync(descriptor: int) -> None:
+    os.fsync(descriptor)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,140 @@
+"""The statement: the guarantee in words that can be checked against the ledger."""
+
+import html
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from privopt.privacy.accountants import Accountant, choose, epsilon
+from privopt.privacy.budget import Budget
+from privopt.privacy.events import DpEvent, atoms, describe, from_json, to_json
+
+NOT_COVERED = (
+    "choosing settings or methods by looking at results on these data",
+    "scores measured on these data and shown to anyone (they are releases of their own)",
+    "floating-point side channels of the noise, and the time that training took",
+)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What was released, what it costs at most, and what the claim does not cover.
+
+    **Guarantee** `epsilon` is what the accountant computes from `event`, the record of what was done; it is at most
+    `budget.epsilon` when the run was planned with that budget.
+    """
+
+    budget: Budget
+    event: DpEvent
+    released: str
+    accountant: Accountant = "auto"
+    assumed_public: Sequence[str] = ()
+    paid_for: Sequence[str] = ()
+    public_data: Sequence[str] = ()
+    seeded: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def epsilon(self) -> float:
+        """The ε of what was done, at the budget's δ."""
+        return epsilon(self.event, self.budget.delta, self.budget.neighbours, accountant=self.accountant)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self) -> str:
+        """The guarantee in words."""
+        change = "added or removed" if self.budget.neighbours == "add-remove" else "replaced"
+        lines = [
+            f"This release is (ε = {self.epsilon:.4g}, δ = {self.budget.delta:.3g})-differentially private.",
+            f"Unit: one {self.budget.unit}, {change}. Planned budget: ε = {self.budget.epsilon:.4g}.",
+            f"Released: {self.released}.",
+            "What was done:",
+            *(f"  - {count} × {describe(part)}" for part, count in atoms(self.event)),
+            f"Accountant: {choose(self.event, self.budget.neighbours, self.accountant)} (dp-accounting).",
+        ]
+        for title, items in (
+            ("Taken as public", self.assumed_public),
+            ("Estimated privately, inside this budget", self.paid_for),
+            ("Public data used", self.public_data),
+            ("Not covered", NOT_COVERED),
+        ):
+            if items:
+                lines += [f"{title}:", *(f"  - {item}" for item in items)]
+        if self.seeded:
+            lines.append(
+                "WARNING: the noise came from a fixed seed. Whoever knows the seed can remove the noise: for tests only."
+            )
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, for machines; `from_json` reads it back."""
+        return {
+            "epsilon": self.epsilon,
+            "budget": asdict(self.budget),
+            "event": to_json(self.event),
+            "released": self.released,
+            "accountant": self.accountant,
+            "assumed_public": list(self.assumed_public),
+            "paid_for": list(self.paid_for),
+            "public_data": list(self.public_data),
+            "seeded": self.seeded,
+            "settings": dict(self.settings),
+            "not_covered": list(NOT_COVERED),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Statement":
+        """The statement that `to_json` wrote; its ε is computed anew, not believed."""
+        return cls(
+            budget=Budget(**value["budget"]),
+            event=from_json(value["event"]),
+            **{
+                name: value[name]
+                for name in (
+                    "released",
+                    "accountant",
+                    "assumed_public",
+                    "paid_for",
+                    "public_data",
+                    "seeded",
+                    "settings",
+                )
+            },
+        )
+
+    def to_html(self) -> str:
+        """A page of its own."""
+        rows = "".join(
+            f"<tr><th>{html.escape(str(key))}</th><td>{html.escape(_shown(value))}</td></tr>"
+            for key, value in self.settings.items()
+        )
+        return _PAGE.format(
+            epsilon=f"{self.epsilon:.4g}",
+            delta=f"{self.budget.delta:.3g}",
+            text=html.escape(self.text()),
+            rows=rows,
+            data=html.escape(json.dumps(self.to_json(), indent=2)),
+        )
+
+
+def _shown(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>Privacy statement</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 50rem; margin: 3rem auto; padding: 0 1rem; color: #1b1f24 }}
+h1 {{ font-size: 1.4rem }} .claim {{ font-size: 2rem; color: #0b5cad }}
+pre {{ white-space: pre-wrap; background: #f5f7f9; padding: 1rem; border-radius: 6px; font-size: .85rem }}
+th {{ text-align: left; padding-right: 2rem; font-weight: 500 }}
+</style>
+<h1>Privacy statement</h1>
+<p class="claim">ε = {epsilon}, δ = {delta}</p>
+<pre>{text}</pre>
+<h2>Settings</h2><table>{rows}</table>
+<details><summary>The same for machines</summary><pre>{data}</pre></details>
+</html>
+"""
