@@ -60,9 +60,7 @@ class Checkpoint:
 
     def save(self, progress: Progress) -> None:
         """Replace what was saved before."""
-        arrays = {
-            f"{part}.{name}": np.asarray(value) for part, state in progress.parts.items() for name, value in state.items()
-        }
+        arrays = {f"{part}.{name}": np.asarray(value) for part, state in progress.parts.items() for name, value in state.items()}
         meta = {"round": progress.round_, "paid": progress.paid, "generator": randomness.state(progress.rng)}
         buffer = BytesIO()
         np.savez(buffer, allow_pickle=False, meta=np.array(json.dumps(meta)), **arrays)

@@ -23,3 +23,7 @@ class LedgerError(PrivoptError):
 
 class InputError(PrivoptError):
     """Data or settings that cannot be used as they are."""
+
+
+class PrivoptWarning(UserWarning):
+    """Something that privopt does as asked, but that the user should know."""

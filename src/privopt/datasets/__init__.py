@@ -1,0 +1,40 @@
+"""Data sets: tables from files, what is publicly known about their columns, and their encoding as numbers.
+
+`read` gives a `Table`; a `Schema` says what is public; `kinds` says what is left to estimate; an `Encoding` turns a frame into
+a matrix whose entries lie in [−1, 1]. pandas is loaded when a file is read, not before.
+"""
+
+from privopt.datasets.columns import MISSING, codes, numbers, texts
+from privopt.datasets.encode import Encoding
+from privopt.datasets.readers import read
+from privopt.datasets.schema import (
+    Categorical,
+    Ignored,
+    Kind,
+    Numeric,
+    Schema,
+    UnknownCategorical,
+    UnknownNumeric,
+    kinds,
+    load,
+)
+from privopt.datasets.table import Table
+
+__all__ = [
+    "MISSING",
+    "Categorical",
+    "Encoding",
+    "Ignored",
+    "Kind",
+    "Numeric",
+    "Schema",
+    "Table",
+    "UnknownCategorical",
+    "UnknownNumeric",
+    "codes",
+    "kinds",
+    "load",
+    "numbers",
+    "read",
+    "texts",
+]

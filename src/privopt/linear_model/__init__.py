@@ -1,0 +1,6 @@
+"""Private linear models with scikit-learn's interface."""
+
+from privopt.linear_model.logistic import LogisticRegression
+from privopt.linear_model.regression import HuberRegressor, Ridge
+
+__all__ = ["HuberRegressor", "LogisticRegression", "Ridge"]

@@ -12,7 +12,10 @@ from privopt.perexample.grads import Vector
 class Loss(Protocol):
     """The per-example gradient of a linear model is residual × row."""
 
-    outputs: int  # 1: scores and residuals are vectors; more: one column per class
+    @property
+    def outputs(self) -> int:
+        """1: scores and residuals are vectors; more: one column per class."""
+        ...
 
     def residuals(self, scores: Vector, targets: Vector) -> Vector:
         """∂loss/∂scores of each example."""

@@ -146,9 +146,9 @@ def _distribution(part: DpEvent, count: int, neighbours: Neighbours, grid: float
         case PoissonSampledDpEvent(sampling_probability=probability, event=LaplaceDpEvent(noise_multiplier=noise)) if (
             neighbours == "add-remove"
         ):
-            return pld.from_laplace_mechanism(
-                noise, value_discretization_interval=grid, sampling_prob=probability
-            ).self_compose(count)
+            return pld.from_laplace_mechanism(noise, value_discretization_interval=grid, sampling_prob=probability).self_compose(
+                count
+            )
         case _:
             parameters = common.DifferentialPrivacyParameters(changes * _pure(part), min(1.0, changes * _failure(part)))
             return pld.from_privacy_parameters(parameters, value_discretization_interval=grid).self_compose(count)

@@ -105,9 +105,7 @@ def compose(events: Iterable[DpEvent]) -> DpEvent:
     >>> compose([GaussianDpEvent(2.0)] * 3)
     SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=2.0), count=3)
     """
-    parts = [
-        event if count == 1 else SelfComposedDpEvent(event, count) for event, count in atoms(ComposedDpEvent(list(events)))
-    ]
+    parts = [event if count == 1 else SelfComposedDpEvent(event, count) for event, count in atoms(ComposedDpEvent(list(events)))]
     if not parts:
         return NoOpDpEvent()
     return parts[0] if len(parts) == 1 else ComposedDpEvent(parts)

@@ -59,6 +59,7 @@ class Ledger:
         self.path = None if path is None else Path(path)
         self._entries: list[Entry] = []
         self._tip = ""
+        self._read_only = False
         self._lock: FileLock | None = None
         if self.path is not None:
             self._lock = _lock(self.path)
@@ -78,6 +79,7 @@ class Ledger:
         if not lines:
             raise LedgerError(f"{path} holds no ledger.")
         ledger._load(Path(path), lines)
+        ledger._read_only = True
         return ledger
 
     @property
@@ -132,10 +134,15 @@ class Ledger:
     def __sklearn_clone__(self) -> Self:  # clones of an estimator pay into the same ledger
         return self
 
-    def __reduce__(self) -> str | tuple[Any, ...]:
-        raise LedgerError("a ledger cannot be copied to another process: what is spent there would be lost. Use n_jobs=1.")
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> str | tuple[Any, ...]:  # a copy in another process could spend unseen, so it may only be read
+        return _copy, (self.budget, self._entries)
 
     def _append(self, entries: list[Entry]) -> None:
+        if self._read_only:
+            raise LedgerError("this is a copy of a ledger, for reading: what it spent would be lost. With n_jobs, use n_jobs=1.")
         if self.path is not None:
             if self._lock is None:
                 raise LedgerError(f"{self.path} is closed.")
@@ -262,6 +269,12 @@ class Run:
         total = len(events) - len(fresh) + many
         self._cleared = (self.position + total, len(self.ledger.entries))
         return total
+
+
+def _copy(budget: Budget | None, entries: list[Entry]) -> Ledger:
+    ledger = Ledger(budget)
+    ledger._entries, ledger._read_only = entries, True
+    return ledger
 
 
 def _body(entry: Entry) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from privopt.recipes.dp_adam import dp_adam
 from privopt.recipes.dp_rmsprop import dp_rmsprop
-from privopt.recipes.dp_sgd import dp_sgd
+from privopt.recipes.dp_sgd import dp_gd, dp_sgd
 from privopt.recipes.registry import METHODS, Method, method
 
-__all__ = ["METHODS", "Method", "dp_adam", "dp_rmsprop", "dp_sgd", "method"]
+__all__ = ["METHODS", "Method", "dp_adam", "dp_gd", "dp_rmsprop", "dp_sgd", "method"]

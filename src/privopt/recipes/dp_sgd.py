@@ -16,6 +16,26 @@ from privopt.postprocess.updates import momentum, sgd
 from privopt.recipe import Recipe, always
 
 
+def dp_gd(
+    *,
+    rounds: int,
+    noise_multiplier: float,
+    clip_bound: float,
+    learning_rate: float | Schedule,
+    release: ReleaseRule = last(),  # noqa: B008  # frozen
+    regularizer: Regularizer | None = None,
+) -> Recipe:
+    """DP-SGD on every row in every round, without momentum. **Guarantee** as `dp_sgd`: `rounds` × Gaussian(z)."""
+    return dp_sgd(
+        rounds=rounds,
+        noise_multiplier=noise_multiplier,
+        clip_bound=clip_bound,
+        learning_rate=learning_rate,
+        release=release,
+        regularizer=regularizer,
+    )
+
+
 def dp_sgd(
     *,
     rounds: int,

@@ -7,7 +7,7 @@ from privopt.errors import InputError
 from privopt.recipe import Recipe
 from privopt.recipes.dp_adam import dp_adam
 from privopt.recipes.dp_rmsprop import dp_rmsprop
-from privopt.recipes.dp_sgd import dp_sgd
+from privopt.recipes.dp_sgd import dp_gd, dp_sgd
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ METHODS = {
     for method in (
         Method("dp-adam", dp_adam, "Adam on private gradients: the default, self-scaling", _DPAGD),
         Method("dp-rmsprop", dp_rmsprop, "private gradients scaled by their running root mean square", _DPAGD),
-        Method("dp-sgd", dp_sgd, "plain gradient descent on private gradients", _DPAGD),
+        Method("dp-sgd", dp_sgd, "gradient descent with momentum on private gradients, full batches or sampled ones", _DPAGD),
+        Method("dp-gd", dp_gd, "plain gradient descent on private gradients of all rows", _DPAGD),
     )
 }
 

@@ -1,0 +1,66 @@
+"""CSV: a header and rows of as many fields, between commas, semicolons or tabs."""
+
+import csv
+import io
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from privopt.datasets.files import opened
+from privopt.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SEPARATORS = ",;\t"
+_ENCODING = "utf-8-sig"  # with or without a byte-order mark
+
+
+def read_delimited(path: Path) -> "pd.DataFrame":
+    """The file's columns, in the types that pandas sees in them."""
+    import pandas as pd
+
+    try:
+        separator, header = _header(path)
+        repeated = [name for name, count in Counter(header).items() if count > 1 and name]
+        if repeated:
+            raise InputError(f"{path} names these columns more than once: {', '.join(repeated)}. Give each its own name.")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # "leads to a loss of data"
+            frame = pd.read_csv(path, sep=separator, encoding=_ENCODING, index_col=False, skipinitialspace=True, low_memory=False)
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not UTF-8 text. Save it as UTF-8.") from None
+    except pd.errors.ParserWarning:
+        raise InputError(f"{path} is ragged: its rows have more fields than the header's {len(header)}.") from None
+    except pd.errors.ParserError as error:
+        reason = str(error).partition("C error: ")[2].strip() or "its rows cannot be told apart"
+        raise InputError(f"{path} is ragged: {reason}. Every row needs the header's {len(header)} fields.") from None
+    if frame.iloc[:, -1].hasnans:  # what pandas makes of a row that is too short
+        _refuse_short_rows(path, separator, len(header))
+    return frame
+
+
+def _header(path: Path) -> tuple[str, list[str]]:
+    """The separator that finds most fields in the first line, and these fields."""
+    with io.TextIOWrapper(opened(path), encoding=_ENCODING) as file:
+        line = next((line for line in file if line.strip()), None)
+    if line is None:
+        raise InputError(f"{path} is empty. A CSV file starts with a line of column names.")
+    found = [(separator, _fields(line, separator)) for separator in SEPARATORS]
+    return max(found, key=lambda pair: len(pair[1]))
+
+
+def _fields(line: str, separator: str) -> list[str]:
+    return next(csv.reader([line], delimiter=separator, skipinitialspace=True))
+
+
+def _refuse_short_rows(path: Path, separator: str, width: int) -> None:
+    with io.TextIOWrapper(opened(path), encoding=_ENCODING, newline="") as file:
+        rows = csv.reader(file, delimiter=separator, skipinitialspace=True)
+        for row in rows:
+            if 0 < len(row) < width:
+                raise InputError(
+                    f"{path} is ragged: line {rows.line_num} has {len(row)} fields, but the header has {width}. "
+                    "An empty field is a field; write the separators."
+                )

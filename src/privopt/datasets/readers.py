@@ -1,0 +1,64 @@
+"""Readers: one function for every supported file.
+
+Whether a frame's columns hold usable values is asked where they are used (`columns.numbers`), so that a column which nobody
+uses may hold anything. Plain matrices and targets are checked here.
+"""
+
+import zlib
+from collections.abc import Sequence
+from lzma import LZMAError
+from os import PathLike
+from pathlib import Path
+
+from privopt.datasets.delimited import read_delimited
+from privopt.datasets.files import OPENERS
+from privopt.datasets.libsvm import looks_like_libsvm, read_libsvm
+from privopt.datasets.npz import read_npz
+from privopt.datasets.parquet import read_parquet
+from privopt.datasets.table import Table, framed
+from privopt.errors import InputError
+
+FORMATS = "CSV (.csv, .tsv), Parquet (.parquet), LIBSVM (.svm, .libsvm, .svmlight, or any other name) and NumPy (.npz)"
+_LIBSVM = (".svm", ".libsvm", ".svmlight")
+
+
+def read(path: str | PathLike[str], target: str | None = None, *, names: Sequence[str] | None = None) -> Table:
+    """The table in a file; its format is told by its name, or by its first lines where the name tells nothing.
+
+    `target` names a column of CSV and Parquet files. LIBSVM files begin each line with it, npz files call it y. `names` are the
+    features that a trained model knows: LIBSVM files do not show those that are 0 in all their rows.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise InputError(f"{path} is a directory; a file is needed.")
+    try:
+        if path.stat().st_size == 0:
+            raise InputError(f"{path} is empty.")
+        return _read(path, target, names)
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}.") from None
+    except (EOFError, zlib.error, LZMAError):
+        raise InputError(f"{path} is damaged: it cannot be decompressed to its end.") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}.") from None
+
+
+def _read(path: Path, target: str | None, names: Sequence[str] | None) -> Table:
+    plain = path.with_suffix("") if path.suffix.lower() in OPENERS else path
+    name, kind = path.name.split(".")[0] or path.name, plain.suffix.lower()
+    if kind in (".csv", ".tsv"):
+        return framed(name, read_delimited(path), target)
+    if kind == ".parquet" and plain is path:
+        return framed(name, read_parquet(path), target)
+    if kind == ".npz" and plain is path:
+        _refuse_other_target(path, target, "y", "the array y is the target")
+        return read_npz(path, name, names)
+    if kind in _LIBSVM or looks_like_libsvm(path):
+        _refuse_other_target(path, target, None, "each line begins with the target, which has no name")
+        return read_libsvm(path, name, names)
+    raise InputError(f"{path} is in none of the formats that privopt reads: {FORMATS}; text also compressed as .gz, .bz2, .xz.")
+
+
+def _refuse_other_target(path: Path, target: str | None, allowed: str | None, fact: str) -> None:
+    if target not in (None, allowed):
+        raise InputError(f"target is {target!r}, but {path} names no columns: {fact}. Leave the target out.")

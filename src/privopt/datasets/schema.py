@@ -1,0 +1,233 @@
+"""Schemas: what is publicly known about a table's columns, so that no budget is spent on finding out.
+
+A schema is a JSON file. Columns that it does not mention are unknown, and estimated privately:
+
+    {"target":  {"classes": ["no", "yes"]},                  or {"low": 0, "high": 100}
+     "columns": {"age":    {"low": 18, "high": 90},
+                 "region": {"values": ["north", "south"]},
+                 "notes":  {"ignore": true}}}
+
+What it says must not be read off the private data: a range that is their minimum and maximum gives both away.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from privopt.datasets.columns import closest, spelled
+from privopt.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Numeric:
+    """A column of numbers; those outside the range count as its ends."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        for key, value in (("low", self.low), ("high", self.high)):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                raise InputError(f"{key!r} is {value!r}; it is a finite number.")
+        if self.low > self.high:
+            raise InputError(f"'low' is {self.low} and 'high' is {self.high}, but low lies below high.")
+
+    def to_json(self) -> dict[str, Any]:
+        """As in a schema."""
+        return {"low": self.low, "high": self.high}
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """A column of categories; any other value counts as none of them."""
+
+    values: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        _check_distinct("values", self.values)
+
+    def to_json(self) -> dict[str, Any]:
+        """As in a schema."""
+        return {"values": list(self.values)}
+
+
+@dataclass(frozen=True)
+class Ignored:
+    """A column that is not used."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As in a schema."""
+        return {"ignore": True}
+
+
+@dataclass(frozen=True)
+class UnknownNumeric:
+    """Numbers whose range nobody declared."""
+
+
+@dataclass(frozen=True)
+class UnknownCategorical:
+    """Categories that nobody listed."""
+
+
+Column = Numeric | Categorical | Ignored
+Kind = Column | UnknownNumeric | UnknownCategorical
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What is public: columns, and the classes or the range of the target, each as far as it is known."""
+
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    classes: tuple[str, ...] | None = None
+    target: Numeric | None = None
+
+    def __post_init__(self) -> None:
+        if self.classes is not None and self.target is not None:
+            raise InputError("a target has classes or a range, not both.")
+        if self.classes is not None:
+            _check_distinct("classes", self.classes)
+            if len(self.classes) < 2:
+                raise InputError(f"'classes' lists only {self.classes[0]!r}; there are two or more to tell apart.")
+
+    def to_json(self) -> dict[str, Any]:
+        """What `from_json` reads back."""
+        value: dict[str, Any] = {"columns": {name: column.to_json() for name, column in self.columns.items()}}
+        if self.classes is not None:
+            value["target"] = {"classes": list(self.classes)}
+        if self.target is not None:
+            value["target"] = self.target.to_json()
+        return value
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Schema":
+        """The schema that a JSON object says; errors name the column and the key."""
+        _check_keys("the schema", value, ("target", "columns"))
+        described = value.get("columns", {})
+        if not isinstance(described, Mapping):
+            raise InputError("'columns' is an object: column names, and what is known of each.")
+        columns = {name: _column(f"column {name!r}", entry) for name, entry in described.items()}
+        match value.get("target", {}):
+            case {"classes": classes, **others}:
+                _check_keys("the target", others, (), beside="classes")
+                return _located("the target", lambda: cls(columns, classes=_listed("classes", classes)))
+            case {"low": _} | {"high": _} as entry:
+                return cls(columns, target=_numeric("the target", entry))
+            case entry:
+                _check_keys("the target", entry, ("classes", "low", "high"))
+                return cls(columns)
+
+
+def load(path: str | PathLike[str]) -> Schema:
+    """The schema in a JSON file."""
+    try:
+        value = json.loads(Path(path).read_text(encoding="utf-8-sig"), object_pairs_hook=_object)
+    except FileNotFoundError:
+        raise InputError(f"there is no schema {path}.") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}.") from None
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    except ValueError as error:  # a schema is public, so its errors may be quoted
+        raise InputError(f"{path} is not JSON: {error}.") from None
+    try:
+        return Schema.from_json(value)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def kinds(frame: "pd.DataFrame", schema: Schema | None = None) -> dict[str, Kind]:
+    """What each column is: as the schema says, else unknown, numbers or categories by the column's type (taken as public)."""
+    declared = {} if schema is None else schema.columns
+    for name in declared:
+        if name not in frame.columns:
+            raise InputError(f"the schema mentions column {name!r}, which the data do not have. {closest(name, frame.columns)}")
+    return {str(name): declared.get(str(name)) or _unknown(frame[name]) for name in frame.columns}
+
+
+def _unknown(column: "pd.Series[Any]") -> Kind:
+    import pandas as pd
+
+    kind = pd.api.types
+    if kind.is_numeric_dtype(column) and not kind.is_complex_dtype(column):  # bool is among them
+        return UnknownNumeric()
+    if kind.is_object_dtype(column) or kind.is_string_dtype(column) or isinstance(column.dtype, pd.CategoricalDtype):
+        return UnknownCategorical()
+    raise InputError(
+        f"column {column.name!r} is {column.dtype}, neither numbers nor categories. Convert it (a date, for example, to days "
+        'since a public date), or mark it {"ignore": true} in the schema.'
+    )
+
+
+# ---------------------------------------------------------------- from JSON
+
+
+def _column(where: str, entry: Any) -> Column:
+    match entry:
+        case {"ignore": True, **others}:
+            _check_keys(where, others, (), beside="ignore")
+            return Ignored()
+        case {"values": values, **others}:
+            _check_keys(where, others, (), beside="values")
+            return _located(where, lambda: Categorical(_listed("values", values)))
+        case {"low": _} | {"high": _}:
+            return _numeric(where, entry)
+    _check_keys(where, entry, ("low", "high", "values", "ignore"))
+    raise InputError(f'{where} is {entry!r}; it is {{"low": …, "high": …}}, {{"values": […]}} or {{"ignore": true}}.')
+
+
+def _numeric(where: str, entry: Mapping[str, Any]) -> Numeric:
+    _check_keys(where, entry, ("low", "high"))
+    if len(entry) < 2:
+        raise InputError(f"{where} has {next(iter(entry))!r} only; a range is 'low' and 'high'.")
+    found = _located(where, lambda: Numeric(entry["low"], entry["high"]))
+    if found.low == found.high:
+        raise InputError(f"{where}: 'low' and 'high' are both {found.low}, but low lies below high. Ignore a constant column.")
+    return found
+
+
+def _located(where: str, make: Callable[[], T]) -> T:
+    try:
+        return make()
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def _listed(key: str, values: object) -> tuple[str, ...]:
+    if not isinstance(values, list) or not all(isinstance(value, str | int | float) for value in values):
+        raise InputError(f"{key!r} is {values!r}; it is a list of strings or numbers.")
+    return tuple(spelled(value) for value in values)
+
+
+def _check_distinct(key: str, values: Sequence[str]) -> None:
+    if not values:
+        raise InputError(f"{key!r} is empty; it lists what may occur.")
+    repeated = sorted({value for value in values if values.count(value) > 1})
+    if repeated:
+        raise InputError(f"{key!r} lists {', '.join(map(repr, repeated))} more than once.")
+
+
+def _check_keys(where: str, entry: object, allowed: Sequence[str], *, beside: str | None = None) -> None:
+    if not isinstance(entry, Mapping):
+        raise InputError(f"{where} is {entry!r}; it is an object with {' or '.join(map(repr, allowed))}.")
+    for key in entry:
+        if key not in allowed:
+            known = f"{beside!r} stands alone" if beside else f"the keys are {', '.join(map(repr, allowed))}"
+            raise InputError(f"{where} has the key {key!r}; {known}.")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise InputError(f"{next(name for name in names if names.count(name) > 1)!r} appears twice in the same object.")
+    return found

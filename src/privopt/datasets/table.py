@@ -1,0 +1,88 @@
+"""Tables: what a file holds, before anything is decided about it."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privopt.datasets.columns import closest
+from privopt.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import scipy.sparse as sp
+
+BLOCK = 1 << 18  # entries at a time, so that a check needs no copy of the matrix
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """The rows of a file: named columns in `frame` (CSV, Parquet), or plain numbers in `matrix` (LIBSVM, npz).
+
+    `names` are the features in order; `target` is `None` when there is none, as for rows to predict.
+    """
+
+    name: str
+    frame: "pd.DataFrame | None" = None
+    matrix: "NDArray[Any] | sp.csr_matrix | None" = None
+    names: tuple[str, ...] = ()
+    target: NDArray[Any] | None = None
+
+    def __len__(self) -> int:
+        rows = self.frame if self.frame is not None else self.matrix
+        return 0 if rows is None else int(rows.shape[0])
+
+
+def framed(name: str, frame: "pd.DataFrame", target: str | None) -> Table:
+    """A table of named columns, the target taken out of the frame."""
+    names = [str(column) for column in frame.columns]
+    frame.columns = names
+    if target is not None and target not in names:
+        raise InputError(f"{name} has no column {target!r} to be the target. {closest(target, names)}")
+    if not len(frame):
+        raise InputError(f"{name} has columns but no rows.")
+    values = None if target is None else _target(frame.pop(target))
+    if not len(frame.columns):
+        raise InputError(f"{name} has no column but the target {target!r}: there is nothing to learn from.")
+    return Table(name, frame=frame, names=tuple(frame.columns), target=values)
+
+
+def numeric(name: str, matrix: "NDArray[Any] | sp.csr_matrix", names: tuple[str, ...], target: NDArray[Any] | None) -> Table:
+    """A table of plain numbers, all finite."""
+    rows, columns = matrix.shape
+    if not rows or not columns:
+        raise InputError(f"{name} has {rows} rows and {columns} features; there is nothing to learn from.")
+    if target is not None:
+        if target.shape != (rows,):
+            raise InputError(f"{name} has {rows} rows, but its target y has shape {target.shape}. One value per row is needed.")
+        if target.dtype.kind == "f" and not np.isfinite(target).all():
+            raise InputError(f"the target of {name} holds missing or infinite numbers. Leave such rows out.")
+    if (wrong := _first_not_finite(matrix)) is not None:
+        raise InputError(f"feature {names[wrong]} of {name} holds missing or infinite numbers. Fill them in.")
+    return Table(name, matrix=matrix, names=names, target=target)
+
+
+def _target(column: "pd.Series[Any]") -> NDArray[Any]:
+    import pandas as pd
+
+    if column.isna().any():
+        raise InputError(f"the target {column.name!r} has missing values. Leave such rows out.")
+    plain = isinstance(column.dtype, np.dtype) or not pd.api.types.is_numeric_dtype(column)
+    values = column.to_numpy() if plain else column.to_numpy(dtype=np.float64)
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise InputError(f"the target {column.name!r} holds infinite numbers. Leave such rows out.")
+    return values
+
+
+def _first_not_finite(matrix: "NDArray[Any] | sp.csr_matrix") -> int | None:
+    """The first column with a number that is none."""
+    if not isinstance(matrix, np.ndarray):
+        wrong = matrix.indices[~np.isfinite(matrix.data)]
+        return int(wrong.min()) if len(wrong) else None
+    step = max(1, BLOCK // matrix.shape[1])
+    for start in range(0, len(matrix), step):
+        finite = np.isfinite(matrix[start : start + step]).all(axis=0)
+        if not finite.all():
+            return int(np.argmin(finite))
+    return None

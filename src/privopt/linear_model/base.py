@@ -1,0 +1,114 @@
+"""What the estimators share: parameters that are only stored, checks, and the call of `train`."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from privopt.errors import PrivoptWarning
+from privopt.linear_model.scaling import Bounds
+from privopt.linear_model.training import Penalty, Settings, Trained, drowned, train
+from privopt.measure.randomness import generator
+from privopt.perexample.grads import Vector
+from privopt.perexample.losses import Loss
+from privopt.privacy.accountants import Accountant
+from privopt.privacy.budget import Budget, Neighbours, default_delta
+from privopt.privacy.ledger import Ledger
+from privopt.privacy.statement import Statement
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """What a fitted model claims, and the ledger that holds what it spent."""
+
+    statement: Statement
+    ledger: Ledger
+
+    def __str__(self) -> str:
+        return str(self.statement)
+
+
+class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
+    """A linear model whose constructor stores its arguments and whose `fit` trains it privately."""
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        *,
+        delta: float | None = None,
+        neighbours: Neighbours = "add-remove",
+        method: str = "dp-adam",
+        clip_bound: float | None = None,
+        rounds: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        bounds: Bounds = None,
+        alpha: float = 0.0,
+        penalty: Penalty = "ridge",
+        fit_intercept: bool = True,
+        accountant: Accountant = "auto",
+        ledger: Ledger | None = None,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.neighbours = neighbours
+        self.method = method
+        self.clip_bound = clip_bound
+        self.rounds = rounds
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.bounds = bounds
+        self.alpha = alpha
+        self.penalty = penalty
+        self.fit_intercept = fit_intercept
+        self.accountant = accountant
+        self.ledger = ledger
+        self.random_state = random_state
+
+    def _train(
+        self, X: Any, targets: Vector, loss: Callable[[float], Loss], *, regression: bool, assumed_public: list[str]
+    ) -> Trained:
+        size, columns = X.shape
+        budget = Budget(self.epsilon, default_delta(size) if self.delta is None else self.delta, self.neighbours)
+        outputs = loss(1.0).outputs
+        if budget.delta and (reason := drowned(size, outputs * (columns + bool(self.fit_intercept)), budget)):
+            warnings.warn(reason, PrivoptWarning, stacklevel=4)
+        ledger = self.ledger if self.ledger is not None else Ledger()
+        trained = train(
+            X,
+            targets,
+            loss,
+            self._settings(),
+            budget,
+            spending=ledger.run(),
+            rng=generator(self.random_state),
+            seeded=self.random_state is not None,
+            regression=regression,
+            assumed_public=assumed_public,
+        )
+        self.n_iter_ = trained.rounds
+        self.privacy_ = Privacy(trained.statement, ledger)
+        return trained
+
+    def _settings(self) -> Settings:
+        names = Settings.__dataclass_fields__
+        return Settings(**{name: value for name, value in self.get_params(deep=False).items() if name in names})
+
+    def _validated(self, X: Any, y: Any) -> tuple[Any, Any]:
+        return validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], y_numeric=False)
+
+    def _scores(self, X: Any) -> Vector:
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        return X @ self.coef_.T + self.intercept_
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.non_deterministic = self.random_state is None
+        return tags

@@ -1,0 +1,242 @@
+"""Training: scales, defaults, calibration, the loop and the statement, for every linear model."""
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import scipy.sparse as sp
+
+from privopt.checkpoint import Checkpoint
+from privopt.errors import InputError, PrivoptWarning
+from privopt.linear_model.defaults import INTERCEPT, default_rounds, default_steps
+from privopt.linear_model.scaling import Bounds, scales
+from privopt.loop import run
+from privopt.measure.randomness import Rng
+from privopt.measure.samplers import Sampler, poisson
+from privopt.perexample.design import Design
+from privopt.perexample.grads import Vector
+from privopt.perexample.linear import LinearOracle
+from privopt.perexample.losses import Loss
+from privopt.postprocess.regularizers import Regularizer, nonconvex, ridge
+from privopt.privacy.accountants import Accountant, epsilon
+from privopt.privacy.budget import Budget
+from privopt.privacy.calibrate import calibrate
+from privopt.privacy.events import GaussianDpEvent, compose
+from privopt.privacy.ledger import Run
+from privopt.privacy.statement import Statement
+from privopt.recipe import Recipe
+from privopt.recipes import method as method_of
+
+Penalty = Literal["ridge", "nonconvex"]
+HOPELESS = 0.5  # noise on one averaged gradient, in clip bounds, that leaves nothing to learn from
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a user may say; `None` is left to the rule in `defaults`."""
+
+    method: str = "dp-adam"
+    clip_bound: float | None = None
+    rounds: int | None = None
+    batch_size: int | None = None
+    learning_rate: float | None = None
+    bounds: Bounds = None
+    target_bounds: tuple[float, float] | None = None
+    fit_intercept: bool = True
+    alpha: float = 0.0
+    penalty: Penalty = "ridge"
+    accountant: Accountant = "auto"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Slopes (outputs × columns) and intercepts for the data as they were given, and what is claimed about them."""
+
+    slopes: Vector
+    intercepts: Vector
+    statement: Statement
+    rounds: int
+    stopped_early: bool
+
+
+class Observer(Protocol):
+    """Somebody who watches a run: rounds and ε, nothing that depends on the data."""
+
+    def start(self, rounds: int, spent: Callable[[int], float]) -> None:
+        """Training begins; `spent` tells ε after so many rounds."""
+        ...
+
+    def advance(self, done: int) -> None:
+        """So many rounds are done."""
+        ...
+
+
+def train(
+    matrix: Vector | sp.csr_matrix,
+    targets: Vector,
+    loss: Callable[[float], Loss],
+    settings: Settings,
+    budget: Budget,
+    *,
+    spending: Run,
+    rng: Rng,
+    seeded: bool,
+    regression: bool,
+    checkpoint: Checkpoint | None = None,
+    observer: Observer | None = None,
+    assumed_public: Sequence[str] = (),
+    paid_for: Sequence[str] = (),
+) -> Trained:
+    """A private linear model. `loss` is made for the scale of the target (1 for classification).
+
+    **Guarantee** Everything measured on the data (scales that were not declared, then the gradient of every round) is planned
+    within `budget`, together with what this run released before, and recorded in the ledger before it is used.
+    """
+    size = int(matrix.shape[0])
+    check(settings, budget, size)
+    recipe_of = method_of(settings.method).recipe
+    found = scales(
+        matrix,
+        targets if regression else None,
+        bounds=settings.bounds,
+        target_bounds=settings.target_bounds,
+        fit_intercept=settings.fit_intercept,
+        budget=budget,
+        accountant=settings.accountant,
+        spending=spending,
+        rng=rng,
+    )
+    shift, unit = found.target
+    fitted = loss(unit if regression else 1.0)
+    design = Design(matrix, found.frame)
+    oracle = LinearOracle(design, (targets - shift) / unit if regression else targets, fitted)
+
+    batch = float(min(settings.batch_size or size, size))
+    sampling: dict[str, Sampler] = {"sampling": poisson(batch / size)} if batch < size else {}
+    before = spending.since(0)
+    alone = calibrate(GaussianDpEvent, budget, spent=before, accountant=settings.accountant)
+    rounds = settings.rounds or default_rounds(settings.method, size=size, batch=batch, alone=alone)
+    row_norm = found.row_norm * (math.hypot(1.0, INTERCEPT) if settings.fit_intercept else 1.0)
+
+    def recipe(noise_multiplier: float) -> Recipe:
+        steps = default_steps(
+            settings.method,
+            fitted,
+            size=size,
+            batch=batch,
+            width=design.width,
+            row_norm=row_norm,
+            rounds=rounds,
+            noise_multiplier=noise_multiplier,
+            clip_bound=settings.clip_bound,
+        )
+        return recipe_of(
+            rounds=rounds,
+            noise_multiplier=noise_multiplier,
+            clip_bound=steps.clip_bound,
+            learning_rate=settings.learning_rate or steps.learning_rate,
+            regularizer=_regularizer(settings, fitted.outputs, design.width),
+            **sampling,
+            **steps.options,
+        )
+
+    noise = calibrate(lambda z: recipe(z).planned_event(), budget, spent=before, accountant=settings.accountant)
+    ready = recipe(noise)
+    if observer is not None:
+        observer.start(
+            rounds,
+            lambda done: epsilon(
+                compose([before, ready.planned_event(done)]), budget.delta, budget.neighbours, accountant=settings.accountant
+            ),
+        )
+    result = run(
+        ready,
+        oracle,
+        np.zeros(oracle.dimension),
+        spending=spending,
+        rng=rng,
+        checkpoint=checkpoint,
+        progress=observer.advance if observer else None,
+    )
+    if result.stopped_early:
+        warnings.warn(
+            f"training stopped after {result.rounds} of {rounds} rounds, because the ledger's budget "
+            f"({spending.ledger.budget}) holds no more. The model so far is kept.",
+            PrivoptWarning,
+            stacklevel=2,
+        )
+    slopes, intercepts = found.frame.unfold(result.parameters.reshape(fitted.outputs, -1))
+    clip_bound = ready.measurement(0).terms[0].clip.bound
+    statement = Statement(
+        budget=budget,
+        event=spending.since(0),
+        released="the coefficients of a linear model, the settings below and the scales named below",
+        accountant=settings.accountant,
+        assumed_public=[f"the number of rows ({size}) and the columns", *assumed_public, *found.declared],
+        paid_for=[*paid_for, *found.estimated],
+        seeded=seeded,
+        settings={
+            "method": settings.method,
+            "rounds": result.rounds,
+            "batch size": "all rows" if batch == size else int(batch),
+            "noise multiplier": noise,
+            "clip bound": clip_bound,
+            "learning rate": ready.update.learning_rate,  # type: ignore[attr-defined]
+            "typical row norm": found.row_norm,
+            "regulariser": f"{settings.penalty} {settings.alpha:g}" if settings.alpha else "none",
+        },
+    )
+    return Trained(slopes * unit, intercepts * unit + shift, statement, result.rounds, result.stopped_early)
+
+
+def check(settings: Settings, budget: Budget, size: int) -> None:
+    """Refuse settings that cannot hold; nothing here depends on a value of the data."""
+    if budget.delta == 0:
+        raise InputError(f"delta is 0, but {settings.method} adds Gaussian noise, which needs delta > 0, such as 1e-6.")
+    if budget.delta >= 1 / size:
+        warnings.warn(
+            f"delta = {budget.delta:.3g} is not below 1/n = {1 / size:.3g}: publishing one random row in full would satisfy "
+            "it. Choose a smaller delta.",
+            PrivoptWarning,
+            stacklevel=3,
+        )
+    for name in ("clip_bound", "learning_rate", "rounds", "batch_size"):
+        value = getattr(settings, name)
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise InputError(f"{name} is {value}, but it is a finite number > 0, or None for the default rule.")
+    if not (math.isfinite(settings.alpha) and settings.alpha >= 0):
+        raise InputError(f"alpha is {settings.alpha}, but the strength of a regulariser is a finite number ≥ 0.")
+    if settings.method == "dp-gd" and settings.batch_size is not None:
+        raise InputError("dp-gd uses every row in every round: leave batch_size out, or use dp-sgd.")
+    if settings.penalty not in ("ridge", "nonconvex"):
+        raise InputError(f"penalty is {settings.penalty!r}; it is 'ridge' or 'nonconvex'.")
+
+
+def drowned(size: int, width: int, budget: Budget) -> str | None:
+    """Why a model of `width` coefficients would be nothing but noise, and what would help; `None` if it would not.
+
+    The whole budget spent on one averaged gradient leaves noise of √width/(nμ) clip bounds on it, where one Gaussian with noise
+    1/μ costs the budget. Nothing is learnt when that is not well below the gradient itself.
+    """
+    single = calibrate(GaussianDpEvent, budget)
+    noise = single * math.sqrt(width) / size
+    if noise <= HOPELESS:
+        return None
+    enough = epsilon(GaussianDpEvent(single * HOPELESS / noise), budget.delta, budget.neighbours)
+    return (
+        f"{size} rows are too few for {width} coefficients at epsilon = {budget.epsilon:.3g}: the noise would drown the model. "
+        f"epsilon ≥ {enough:.2g}, or {math.ceil(size * noise / HOPELESS)} rows, or fewer columns would help."
+    )
+
+
+def _regularizer(settings: Settings, outputs: int, width: int) -> Regularizer | None:
+    if not settings.alpha:
+        return None
+    mask = np.ones((outputs, width))
+    if settings.fit_intercept:
+        mask[:, -1] = 0.0
+    kind = ridge if settings.penalty == "ridge" else nonconvex
+    return kind(settings.alpha, mask.ravel())
