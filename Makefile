@@ -7,7 +7,7 @@ export PRIVOPT_DATA ?=
 .PHONY: run test setup check bench clean
 
 run: setup  ## train a private model on a real, sensitive data set and show what privacy costs
-	@$(BIN)/privopt demo --out runs/demo
+	@$(BIN)/privopt demo
 
 test: setup  ## run the tests
 	@$(BIN)/python -m pytest

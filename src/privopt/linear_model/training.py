@@ -87,10 +87,13 @@ def train(
     regression: bool,
     checkpoint: Checkpoint | None = None,
     observer: Observer | None = None,
+    encoded: bool = False,
     assumed_public: Sequence[str] = (),
     paid_for: Sequence[str] = (),
 ) -> Trained:
     """A private linear model. `loss` is made for the scale of the target (1 for classification).
+
+    `encoded` rows were made by the caller, who knows where their bounds come from and says so in the two lists.
 
     **Guarantee** Everything measured on the data (scales that were not declared, then the gradient of every round) is planned
     within `budget`, together with what this run released before, and recorded in the ledger before it is used.
@@ -175,7 +178,11 @@ def train(
         event=spending.since(0),
         released="the coefficients of a linear model, the settings below and the scales named below",
         accountant=settings.accountant,
-        assumed_public=[f"the number of rows ({size}) and the columns", *assumed_public, *found.declared],
+        assumed_public=[
+            f"the number of rows ({size}), and the names and types of the columns",
+            *assumed_public,
+            *([] if encoded else found.declared),
+        ],
         paid_for=[*paid_for, *found.estimated],
         seeded=seeded,
         settings={

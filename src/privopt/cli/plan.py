@@ -1,0 +1,205 @@
+"""`privopt plan`: which batch size and how many rounds hold the least noise for a budget. No data are read."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+import typer
+
+from privopt.cli.account import cautions, check_count, check_positive, checked_delta, event, quiet, show_cautions
+from privopt.errors import InputError
+from privopt.privacy.budget import Budget, Neighbours
+
+ROUNDS = (50, 200, 800)
+SHARES = (8, 32, 128)  # by default, batches of about n/8, n/32 and n/128
+_HEADINGS = (
+    "",
+    "batch",
+    "rounds",
+    "gradients\nper round",
+    "data\npasses",
+    "noise\nmultiplier",
+    "noise per\ncoordinate",
+    "noise\nnorm",
+    "at equal\nprogress",
+)
+CLOSE = 0.05  # rows are told apart by their cost if their noise differs by less
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to spend the budget. Noise is in units of the clip bound, on the averaged gradient."""
+
+    batch: int
+    full: bool
+    rounds: int
+    data_passes: float
+    noise_multiplier: float
+    noise_per_coordinate: float  # z/b
+    noise_norm: float  # z√d/b
+    noise_at_equal_progress: float  # z√d/(b√T)
+
+
+def plan(
+    n: Annotated[int, typer.Option("--n", help="Number of training examples.")],
+    d: Annotated[
+        int, typer.Option("--d", help="Number of parameters of the model; features + 1 for a linear model of two classes.")
+    ],
+    epsilon: Annotated[float, typer.Option(help="The budget ε. Smaller is more private; 1 is a common choice.")],
+    delta: Annotated[
+        float | None,
+        typer.Option(help="The probability that the guarantee may fail with; by default the power of ten at or below 1/(10 n)."),
+    ] = None,
+    neighbours: Annotated[
+        Neighbours,
+        typer.Option(help="What is hidden: whether an example is there at all (add-remove), or what it says (replace-one)."),
+    ] = "add-remove",
+    batches: Annotated[
+        str | None,
+        typer.Option(help='Batch sizes to compare, like "full,4096,1024,256"; by default all examples, n/8, n/32 and n/128.'),
+    ] = None,
+    rounds: Annotated[
+        str | None, typer.Option(help=f'Numbers of gradient steps to compare; by default "{",".join(map(str, ROUNDS))}".')
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compare batch sizes and rounds for a budget, before any data are read.
+
+    Every row has the same privacy. Noise is that of one averaged gradient;
+    what counts is how far the noise of all rounds together moves the model
+    while it makes the same progress: the last column.
+
+    \b
+      privopt plan --n 32561 --d 124 --epsilon 1
+      privopt plan --n 32561 --d 124 --epsilon 1 --batches full,4096
+    """
+    check_count("--n", n)
+    check_count("--d", d)
+    check_positive("--epsilon", epsilon)
+    budget = Budget(epsilon, checked_delta(n, delta), neighbours)
+    sizes = default_batches(n) if batches is None else _parsed_batches(batches, n)
+    counts = ROUNDS if rounds is None else _parsed("--rounds", rounds)
+    found = list(_with_progress(calibrated(n, d, budget, sizes, counts), len(sizes) * len(counts)))
+    best = recommended(found)
+    result = {
+        "n": n,
+        "d": d,
+        "epsilon": epsilon,
+        "delta": budget.delta,
+        "neighbours": neighbours,
+        "rows": [asdict(row) for row in found],
+        "recommended": asdict(best),
+        "reason": reason(found, best),
+        "warnings": cautions(n, budget.delta),
+    }
+    if as_json:
+        typer.echo(json.dumps(result, indent=2))
+    else:
+        _show(found, best, result)
+    show_cautions(cautions(n, budget.delta))
+
+
+def calibrated(n: int, d: int, budget: Budget, batches: Sequence[int], rounds: Sequence[int]) -> Iterator[Row]:
+    """Every batch size (n is a full batch, others are Poisson samples) with every number of rounds, at the noise it needs."""
+    from privopt.privacy.calibrate import calibrate
+
+    quiet()
+    for batch in batches:
+        sampling = "full-batch" if batch == n else "poisson"
+        for count in rounds:
+            noise = calibrate(lambda z, b=batch, t=count, s=sampling: event(s, n, b, t, z), budget)  # type: ignore[misc]
+            norm = noise * math.sqrt(d) / batch
+            yield Row(batch, batch == n, count, count * batch / n, noise, noise / batch, norm, norm / math.sqrt(count))
+
+
+def recommended(rows: Sequence[Row]) -> Row:
+    """The cheapest row, in data passes, whose noise for the same progress is within 5 % of the least.
+
+    T rounds of step η progress by ηT, in units of the clipped gradient. Their noises are independent, so together they move the
+    model by η√T·s, where s = z√d/b is the norm of one round's noise. For the same progress P = ηT that is P·s/√T, so rows
+    compare by s/√T. Full batches all come out alike: z grows as √T, and T only costs time. Sampled batches approach that from
+    above as their noise z grows, at a fraction of the passes; with z near 1 they fall behind: smaller batches hide little more.
+
+    The rule leaves out that fewer rounds need larger steps, which a badly conditioned problem may not bear, and that small
+    batches have a sampling noise of their own.
+    """
+    least = min(row.noise_at_equal_progress for row in rows)
+    close = [row for row in rows if row.noise_at_equal_progress <= (1 + CLOSE) * least]
+    return min(close, key=lambda row: (row.data_passes, row.noise_at_equal_progress))
+
+
+def reason(rows: Sequence[Row], best: Row) -> str:
+    """Why this row."""
+    above = best.noise_at_equal_progress / min(row.noise_at_equal_progress for row in rows) - 1
+    noise = f"{100 * above:.1f} % above the least" if above >= 0.001 else "the least of all"  # calibration is no finer
+    return (
+        f"{_named(best)} × {best.rounds} rounds: at equal progress its noise is {noise}, and of the rows within "
+        f"{100 * CLOSE:.0f} % of the least it takes the fewest data passes ({best.data_passes:.3g}). If steps so large do not "
+        "converge, take more rounds: at equal progress that adds no noise, only passes."
+    )
+
+
+def default_batches(n: int) -> list[int]:
+    """All examples, and the powers of two next to n/8, n/32 and n/128."""
+    powers = (2 ** round(math.log2(n / share)) for share in SHARES if n >= 2 * share)
+    return [n, *dict.fromkeys(powers)]
+
+
+def _parsed_batches(text: str, n: int) -> list[int]:
+    found = _parsed("--batches", text, words={"full": n})
+    if max(found) > n:
+        raise InputError(f"--batches has {max(found)}, but there are only {n} examples. 'full' is all of them.")
+    return found
+
+
+def _parsed(option: str, text: str, words: dict[str, int] | None = None) -> list[int]:
+    found = []
+    for item in (item.strip() for item in text.split(",")):
+        if item in (words or {}):
+            found.append((words or {})[item])
+        elif item.isdecimal() and int(item) > 0:
+            found.append(int(item))
+        else:
+            allowed = " or ".join(["whole numbers from 1", *map(repr, words or {})])
+            raise InputError(f"{option} has {item!r}; it lists {allowed}, between commas.")
+    return list(dict.fromkeys(found))
+
+
+def _named(row: Row) -> str:
+    return "full batch" if row.full else f"batch {row.batch}"
+
+
+def _with_progress(rows: Iterator[Row], total: int) -> Iterator[Row]:
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    yield from track(
+        rows, "calibrating", total=total, console=console, transient=True, disable=not console.is_terminal, update_period=0.5
+    )
+
+
+def _show(rows: Sequence[Row], best: Row, result: dict[str, Any]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        title="ε = {epsilon:g}, δ = {delta:g} ({neighbours}), n = {n}, d = {d}".format(**result),
+        caption="noise of the averaged gradient, in units of the clip bound",
+        box=box.SIMPLE,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    for heading in _HEADINGS:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        noises = (row.noise_multiplier, row.noise_per_coordinate, row.noise_norm, row.noise_at_equal_progress)
+        cells = ["full" if row.full else str(row.batch), str(row.rounds), str(row.batch)]
+        cells += [f"{number:.3g}" for number in (row.data_passes, *noises)]
+        table.add_row("→" if row == best else "", *cells, style="bold green" if row == best else None)
+    console = Console()
+    console.print(table)
+    console.print(f"[bold green]→[/] {result['reason']}", highlight=False)

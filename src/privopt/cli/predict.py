@@ -1,0 +1,67 @@
+"""`privopt predict`: use a trained model."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from privopt.runs.model import SavedModel
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="A run folder.", show_default=False)],
+    file: Annotated[
+        Path, typer.Argument(help="Rows to predict, in the format that the model was trained on.", show_default=False)
+    ],
+    out: Annotated[Path | None, typer.Option(help="Write the predictions to this CSV file instead of printing them.")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="If the file has the true values in this column, report how good the predictions are.")
+    ] = None,
+) -> None:
+    """Predict the rows of a file: privopt predict RUN new_patients.csv --out predictions.csv
+
+    Using a private model costs no budget. A score measured on private rows does reveal something about them: keep it to
+    yourself, or measure it on rows that may be public.
+    """
+    import numpy as np
+    import pandas as pd
+    from rich.console import Console
+
+    from privopt import datasets
+    from privopt.checkpoint import write_atomically
+    from privopt.runs.folder import RunFolder
+
+    model = RunFolder.open(run).model()
+    table = datasets.read(file, target, names=None if model.encoding is not None else model.names)
+    if model.task == "classify":
+        probabilities = model.probabilities(table)
+        best = probabilities.argmax(axis=1)
+        frame = pd.DataFrame({"prediction": np.array(model.classes, dtype=object)[best]})
+        for place, name in enumerate(model.classes):
+            frame[f"probability of {name}"] = probabilities[:, place].round(6)
+    else:
+        frame = pd.DataFrame({"prediction": model.scores(table)[:, 0]})
+    text = frame.to_csv(index=False)
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        write_atomically(out, text.encode())
+    console = Console(stderr=True)
+    if target is not None and table.target is not None:
+        console.print(_score(model, frame["prediction"], table.target))
+    if out is not None:
+        console.print(f"{len(frame)} predictions in {out}")
+
+
+def _score(model: "SavedModel", predictions: Any, truth: Any) -> str:
+    """How good the predictions are, and what kind of number that is."""
+    import numpy as np
+
+    from privopt import datasets
+
+    caution = "[dim](sensitive if these rows are private)[/]"
+    if model.task == "classify":
+        return f"accuracy {np.mean(datasets.texts(truth) == predictions.to_numpy()):.4f} {caution}"
+    errors = np.asarray(truth, dtype=float) - predictions.to_numpy()
+    return f"R² {1 - np.mean(errors**2) / np.var(np.asarray(truth, dtype=float)):.4f} {caution}"

@@ -1,0 +1,107 @@
+"""`privopt train`: a private model from a file."""
+
+import time
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from privopt.errors import InputError
+from privopt.privacy.budget import Neighbours
+
+
+def train(
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="CSV, Parquet, LIBSVM/svmlight or .npz (X and y, or a CSR matrix and y).", show_default=False),
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="The column to predict. LIBSVM and npz files say it themselves.")] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="The privacy budget for everything this command learns: 1 is strong, 3 common, 10 weak.")
+    ] = None,
+    delta: Annotated[
+        float | None,
+        typer.Option(help="The probability that the guarantee may fail with. Default: 1/(10 n), rounded to a power of ten."),
+    ] = None,
+    method: Annotated[str, typer.Option(help="How to train; `privopt methods` lists them.")] = "dp-adam",
+    task: Annotated[
+        Literal["classify", "regress"] | None, typer.Option(help="Classes or numbers? Default: by the type of the target.")
+    ] = None,
+    schema: Annotated[
+        Path | None,
+        typer.Option(
+            help="What is publicly known of the columns, as JSON: ranges of numbers, lists of categories, columns to ignore. "
+            "What it leaves out is estimated privately and paid from the budget."
+        ),
+    ] = None,
+    row_norm: Annotated[
+        float | None, typer.Option(help="A public bound on the length of rows, for LIBSVM and npz files.")
+    ] = None,
+    neighbours: Annotated[
+        Neighbours, typer.Option(help="What is hidden: whether a row is there (add-remove), or what it says (replace-one).")
+    ] = "add-remove",
+    rounds: Annotated[
+        int | None, typer.Option(help="Gradient steps. Default: a rule that needs no tuning, as for the next three.")
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Expected rows per step. Default: all of them.")] = None,
+    clip_bound: Annotated[float | None, typer.Option(help="How far one row can pull a step.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Step size.")] = None,
+    alpha: Annotated[float, typer.Option(help="Strength of ridge regularisation.")] = 0.0,
+    out: Annotated[Path | None, typer.Option(help="The run folder to make. Default: runs/NAME-DATE.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder, within its budget.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Fixed noise, for tests only: whoever knows the seed can remove the noise.")
+    ] = None,
+) -> None:
+    """Train a private model: privopt train patients.csv --target readmitted --epsilon 1
+
+    Columns of text become indicators, numbers are scaled. Neither is learnt from the data for free: ranges and categories
+    come from --schema, or are estimated privately within the same budget, and the statement says which.
+
+    The run folder holds the model, the privacy statement and the ledger of what was spent. A run that is killed goes on
+    with --resume, without spending more.
+    """
+    from rich.console import Console
+
+    from privopt import datasets
+    from privopt.cli.progress import Bar
+    from privopt.cli.show import shown
+    from privopt.linear_model.training import Settings
+    from privopt.runs import train as runs
+    from privopt.runs.order import Order
+
+    console = Console()
+    if resume is not None:
+        if file is not None:
+            raise InputError("--resume goes on with the run as it was asked for: leave FILE and the other options out.")
+        with Bar(console, "training") as bar:
+            folder = runs.resume(resume, bar)
+        shown(console, folder)
+        return
+    if file is None:
+        raise InputError("no file to train on. For example: privopt train patients.csv --target readmitted --epsilon 1")
+    if epsilon is None:
+        raise InputError("--epsilon is missing: how much may be learnt about one row? 1 is a common choice.")
+    order = Order(
+        file=file,
+        target=target,
+        epsilon=epsilon,
+        delta=delta,
+        neighbours=neighbours,
+        task=task,
+        settings=Settings(
+            method=method,
+            clip_bound=clip_bound,
+            rounds=rounds,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            bounds=row_norm,
+            alpha=alpha,
+        ),
+        schema=None if schema is None else datasets.load(schema),
+        seed=seed,
+    )
+    place = out or Path("runs") / f"{file.name.split('.')[0]}-{time.strftime('%Y%m%d-%H%M%S')}"
+    with Bar(console, "training") as bar:
+        folder = runs.start(order, place, bar)
+    shown(console, folder)

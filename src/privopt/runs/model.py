@@ -1,0 +1,107 @@
+"""Saved models: JSON and safetensors. Reading one, whoever wrote it, runs no code."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+from scipy.special import expit, softmax
+
+from privopt.checkpoint import write_atomically
+from privopt.datasets import Encoding, Table
+from privopt.errors import InputError
+from privopt.perexample.grads import Vector
+
+FORMAT = "privopt-model-1"
+Task = Literal["classify", "regress"]
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A linear model: scores are rows × slopes + intercepts.
+
+    Rows are a table's columns through `encoding`, or, without one, the features `names` as they are.
+    """
+
+    task: Task
+    slopes: Vector  # outputs × features
+    intercepts: Vector
+    names: tuple[str, ...]
+    classes: tuple[str, ...] = ()
+    encoding: Encoding | None = None
+
+    def scores(self, table: Table) -> Vector:
+        """(rows, outputs)."""
+        if self.encoding is not None:
+            if table.frame is None:
+                raise InputError(
+                    f"this model was trained on named columns, which {table.name} does not have: give a CSV or Parquet file."
+                )
+            matrix = self.encoding.matrix(table.frame)
+        elif table.matrix is None:
+            raise InputError(
+                f"this model was trained on a plain matrix, but {table.name} has named columns: give a LIBSVM or npz file."
+            )
+        else:
+            matrix = table.matrix
+            if matrix.shape[1] != len(self.names):
+                raise InputError(f"{table.name} has {matrix.shape[1]} features, but this model was trained on {len(self.names)}.")
+        return np.asarray(matrix @ self.slopes.T) + self.intercepts
+
+    def probabilities(self, table: Table) -> Vector:
+        """(rows, classes)."""
+        scores = self.scores(table)
+        return np.hstack([expit(-scores), expit(scores)]) if scores.shape[1] == 1 else softmax(scores, axis=1)
+
+    def save(self, folder: Path) -> None:
+        """Write the numbers, then what they mean."""
+        numbers = save(
+            {"slopes": np.ascontiguousarray(self.slopes, float), "intercepts": np.ascontiguousarray(self.intercepts, float)}
+        )
+        meaning = {
+            "format": FORMAT,
+            "task": self.task,
+            "classes": list(self.classes),
+            "names": list(self.names),
+            "encoding": None if self.encoding is None else self.encoding.to_json(),
+            "sha256": hashlib.sha256(numbers).hexdigest(),
+        }
+        write_atomically(folder / "model.safetensors", numbers)
+        write_atomically(folder / "model.json", json.dumps(meaning, indent=2).encode())
+
+    @classmethod
+    def load(cls, folder: Path) -> "SavedModel":
+        """Read it back; anything that does not fit is an error, never a guess."""
+        try:
+            meaning: dict[str, Any] = json.loads((folder / "model.json").read_text())
+            content = (folder / "model.safetensors").read_bytes()
+            if meaning["format"] != FORMAT:
+                raise InputError(f"{folder / 'model.json'} has the format {meaning['format']!r}, not {FORMAT!r}.")
+            if hashlib.sha256(content).hexdigest() != meaning["sha256"]:
+                raise InputError(f"{folder / 'model.safetensors'} is damaged: it is not the file that model.json describes.")
+            arrays = load(content)
+            encoding = None if meaning["encoding"] is None else Encoding.from_json(meaning["encoding"])
+            model = cls(
+                meaning["task"],
+                arrays["slopes"],
+                arrays["intercepts"],
+                tuple(meaning["names"]),
+                tuple(meaning["classes"]),
+                encoding,
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"the model in {folder} cannot be read: {type(error).__name__}: {error}") from error
+        outputs = max(1, len(model.classes)) if len(model.classes) != 2 else 1
+        if (
+            model.task not in ("classify", "regress")
+            or model.slopes.shape != (outputs, len(model.names))
+            or model.intercepts.shape != (outputs,)
+        ):
+            raise InputError(f"the model in {folder} is damaged: its parts do not fit together.")
+        return model

@@ -1,0 +1,66 @@
+"""Orders: what a user asks for when training from a file, in a form that a run folder keeps."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from privopt.datasets import Schema
+from privopt.errors import InputError
+from privopt.linear_model.training import Settings
+from privopt.privacy.budget import Budget, Neighbours, default_delta
+from privopt.runs.model import Task
+
+
+@dataclass(frozen=True)
+class Order:
+    """A private model of a file's target."""
+
+    file: Path
+    target: str | None
+    epsilon: float
+    delta: float | None = None
+    neighbours: Neighbours = "add-remove"
+    task: Task | None = None
+    settings: Settings = field(default_factory=Settings)
+    schema: Schema | None = None
+    seed: int | None = None
+
+    def budget(self, size: int) -> Budget:
+        """The budget, for a table of so many rows."""
+        return Budget(self.epsilon, default_delta(size) if self.delta is None else self.delta, self.neighbours)
+
+    def to_json(self) -> dict[str, Any]:
+        """What `from_json` reads back."""
+        return {
+            "file": str(self.file.absolute()),
+            "target": self.target,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "neighbours": self.neighbours,
+            "task": self.task,
+            "settings": asdict(self.settings),
+            "schema": None if self.schema is None else self.schema.to_json(),
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Order":
+        """The order that `to_json` wrote."""
+        try:
+            settings: dict[str, Any] = {
+                key: tuple(item) if isinstance(item, list) else item for key, item in value["settings"].items()
+            }
+            return cls(
+                file=Path(value["file"]),
+                target=value["target"],
+                epsilon=value["epsilon"],
+                delta=value["delta"],
+                neighbours=value["neighbours"],
+                task=value["task"],
+                settings=Settings(**settings),
+                schema=None if value["schema"] is None else Schema.from_json(value["schema"]),
+                seed=value["seed"],
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"run.json is damaged: {error}.") from error

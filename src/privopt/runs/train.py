@@ -1,0 +1,225 @@
+"""Training from a file: what is not public is surveyed, the columns are encoded, and a linear model is trained.
+
+Everything happens in one run of one ledger, with one generator, whose state a checkpoint keeps: a killed run is resumed by doing
+the same again, which repeats the answers that were paid for and then goes on.
+"""
+
+import hashlib
+import json
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from privopt import datasets
+from privopt.checkpoint import Checkpoint
+from privopt.datasets import Categorical, Encoding, Kind, Numeric, Schema, Table, UnknownCategorical, UnknownNumeric
+from privopt.errors import InputError, PrivoptWarning
+from privopt.linear_model.scaling import RANGES_SHARE, share_of
+from privopt.linear_model.training import Observer, check, drowned, train
+from privopt.measure import survey
+from privopt.measure.randomness import Rng, generator
+from privopt.perexample.design import CHUNK
+from privopt.perexample.grads import Vector
+from privopt.perexample.losses import Huber, Logistic, Loss, Multinomial
+from privopt.privacy.budget import Budget
+from privopt.privacy.calibrate import calibrate
+from privopt.privacy.events import GaussianDpEvent
+from privopt.privacy.ledger import Ledger, Run
+from privopt.runs.folder import RunFolder
+from privopt.runs.model import SavedModel, Task
+from privopt.runs.order import Order
+
+MOST_CLASSES = 100
+FAILURE_SHARE = 0.05  # of δ pays for naming categories
+
+
+def start(order: Order, path: Path, observer: Observer | None = None) -> RunFolder:
+    """A new run. Whatever is wrong with the order or the file is found before anything is written."""
+    prepared = _prepare(order)
+    folder = RunFolder.create(path, order.to_json())
+    try:
+        return _train(prepared, folder, observer)
+    except InputError:
+        if not folder.ledger_path.exists() or not Ledger.read(folder.ledger_path).entries:
+            shutil.rmtree(path)  # nothing was released: leave nothing half done
+        raise
+
+
+def resume(path: Path, observer: Observer | None = None) -> RunFolder:
+    """Go on with a run that was killed; a finished one is left as it is."""
+    folder = RunFolder.open(path)
+    if folder.finished:
+        shutil.rmtree(folder.checkpoint, ignore_errors=True)
+        return folder
+    return _train(_prepare(Order.from_json(folder.asked)), folder, observer)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """An order, and the table and target that it is about."""
+
+    order: Order
+    table: Table
+    budget: Budget
+    task: Task
+    classes: tuple[str, ...]
+    targets: Vector
+    kinds: dict[str, Kind]
+
+
+def _prepare(order: Order) -> _Prepared:
+    table = datasets.read(order.file, order.target)
+    if table.target is None:
+        raise InputError(f"{order.file} has no target to learn. Name its column with --target.")
+    budget = order.budget(len(table))
+    task = order.task or _task(table.target, order.schema)
+    classes, targets = _classes(table.target, order.schema) if task == "classify" else ((), _numbers(table.target))
+    check(order.settings, budget, len(table))
+    kinds = {} if table.frame is None else datasets.kinds(table.frame, order.schema)
+    for name, kind in kinds.items():
+        if table.frame is not None and isinstance(kind, Numeric | UnknownNumeric):
+            datasets.numbers(table.frame[name])  # an error, if there is one, comes before anything is written
+    outputs = len(classes) if len(classes) > 2 else 1
+    if reason := drowned(len(table), outputs * (len(table.names) + 1), budget):
+        raise InputError(reason)
+    return _Prepared(order, table, budget, task, classes, targets, kinds)
+
+
+def _task(target: Vector, schema: Schema | None) -> Task:
+    """As the schema says; else by the target's type. LIBSVM writes classes as numbers, such as −1.0 and 1.0."""
+    if schema is not None and (schema.classes or schema.target):
+        return "classify" if schema.classes else "regress"
+    return "regress" if np.asarray(target).dtype.kind == "f" and len(np.unique(target)) > 2 else "classify"
+
+
+def _classes(target: Vector, schema: Schema | None) -> tuple[tuple[str, ...], Vector]:
+    known = schema.classes if schema is not None and schema.classes else tuple(sorted(set(datasets.texts(target))))
+    if len(known) < 2:
+        raise InputError("the target has one class only; a classifier needs at least two.")
+    if len(known) > MOST_CLASSES:
+        raise InputError(f"the target has more than {MOST_CLASSES} classes. If it is a number to predict, say --task regress.")
+    places = datasets.codes(target, known)
+    if (places < 0).any():
+        raise InputError(f"the target holds classes that the schema does not list; it lists {', '.join(known)}.")
+    return known, places.astype(float)
+
+
+def _numbers(target: Vector) -> Vector:
+    try:
+        return np.asarray(target, dtype=float)
+    except ValueError:
+        raise InputError("the target holds text, so it cannot be regressed. Use --task classify.") from None
+
+
+# ---------------------------------------------------------------- with the data, inside the budget
+
+
+def _train(prepared: _Prepared, folder: RunFolder, observer: Observer | None) -> RunFolder:
+    order, budget = prepared.order, prepared.budget
+    checkpoint = Checkpoint(folder.checkpoint, _fingerprint(order))
+    with Ledger(budget, folder.ledger_path) as ledger:
+        name, rng = checkpoint.begin(ledger.run().name, generator(order.seed))
+        spending = ledger.run(name)
+        table = prepared.table
+        paid: list[str] = []
+        public: list[str] = []
+        settings = order.settings
+        encoding = None
+        matrix: Any = table.matrix
+        if table.frame is not None:
+            kinds, paid = _surveyed(table, prepared.kinds, budget, spending, rng)
+            encoding = Encoding.of(kinds)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", PrivoptWarning)  # how many values were not listed is private here
+                matrix = encoding.matrix(table.frame)
+            numeric = any(isinstance(kind, Numeric) for _, kind in encoding.columns)
+            settings = replace(settings, bounds=(-1.0, 1.0) if numeric else encoding.row_bound)
+            if declared := sum(isinstance(kind, Numeric | Categorical) for kind in prepared.kinds.values()):
+                public.append(f"the ranges or categories that the schema declares, of {declared} of the columns")
+        if prepared.task == "classify":
+            public.append(f"the {len(prepared.classes)} classes")
+        if order.schema is not None and order.schema.target is not None:
+            settings = replace(settings, target_bounds=(order.schema.target.low, order.schema.target.high))
+            public.append("the range of the target that the schema declares")
+        trained = train(
+            matrix,
+            prepared.targets,
+            _loss(prepared),
+            settings,
+            budget,
+            spending=spending,
+            rng=rng,
+            seeded=order.seed is not None,
+            regression=prepared.task == "regress",
+            checkpoint=checkpoint,
+            observer=observer,
+            encoded=encoding is not None,
+            assumed_public=public,
+            paid_for=paid,
+        )
+    names = encoding.names if encoding is not None else table.names
+    model = SavedModel(prepared.task, trained.slopes, trained.intercepts, names, prepared.classes, encoding)
+    folder.finish(model, trained.statement)
+    checkpoint.remove()
+    return folder
+
+
+def _loss(prepared: _Prepared) -> Callable[[float], Loss]:
+    outputs = len(prepared.classes)
+    if prepared.task == "regress":
+        return lambda unit: Huber(0.2)
+    return lambda unit: Logistic() if outputs == 2 else Multinomial(outputs)
+
+
+def _surveyed(table: Table, kinds: dict[str, Kind], budget: Budget, spending: Run, rng: Rng) -> tuple[dict[str, Kind], list[str]]:
+    """The kinds with nothing unknown any more, and what was paid for."""
+    frame = table.frame
+    assert frame is not None
+    numeric = [name for name, kind in kinds.items() if isinstance(kind, UnknownNumeric)]
+    categorical = [name for name, kind in kinds.items() if isinstance(kind, UnknownCategorical)]
+    questions = 2 * bool(numeric) + bool(categorical)
+    if not questions:
+        return kinds, []
+    noise = share_of(calibrate(GaussianDpEvent, budget, spent=spending.since(0)), RANGES_SHARE, questions)
+    found, paid = dict(kinds), []
+    if numeric:
+        values = [datasets.numbers(frame[name]) for name in numeric]
+        ranges = survey.column_ranges(
+            lambda: _blocks(values), len(table), len(numeric), noise_multiplier=noise, spending=spending, rng=rng
+        )
+        found |= {
+            name: Numeric(float(low), float(high)) for name, low, high in zip(numeric, ranges.low, ranges.high, strict=True)
+        }
+        paid.append(f"the ranges of {', '.join(numeric)}")
+    if categorical:
+        named = survey.categories(
+            [datasets.texts(frame[name]) for name in categorical],
+            noise_multiplier=noise,
+            failure=FAILURE_SHARE * budget.delta / (2 if budget.neighbours == "replace-one" else 1),
+            spending=spending,
+            rng=rng,
+        )
+        for name, values_named in zip(categorical, named, strict=True):
+            found[name] = Categorical(tuple(values_named)) if values_named else datasets.Ignored()
+        paid.append(f"the frequent categories of {', '.join(categorical)}")
+    return found, paid
+
+
+def _blocks(columns: list[Vector]) -> Iterator[Vector]:
+    step = max(1, CHUNK // len(columns))
+    for start_ in range(0, len(columns[0]), step):
+        yield np.stack([column[start_ : start_ + step] for column in columns], axis=1)
+
+
+def _fingerprint(order: Order) -> str:
+    """Of the file and of all that was asked: a replay is free only if it repeats the same answers."""
+    digest = hashlib.sha256(json.dumps(order.to_json(), sort_keys=True).encode())
+    with order.file.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
