@@ -6,6 +6,7 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from privopt.cli.account import account
 from privopt.cli.demo import demo
@@ -33,17 +34,22 @@ class _Group(typer.core.TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         console = Console(stderr=True, highlight=False)
-        warnings.showwarning = lambda message, category, *_: console.print(f"[bold yellow]Warning:[/] {message}", soft_wrap=True)
-        warnings.simplefilter("always", PrivoptWarning)
-        try:
-            return super().invoke(ctx)
-        except PrivoptError as error:
-            console.print(f"[bold red]Error:[/] {error}", soft_wrap=True)
-        except OSError as error:
-            console.print(f"[bold red]Error:[/] {error.filename or 'a file'}: {error.strerror or error}", soft_wrap=True)
-        except KeyboardInterrupt:
-            console.print("Stopped.")
-            sys.exit(130)
+
+        def say(kind: str, message: object) -> None:
+            console.print(f"{kind} {escape(str(message))}", soft_wrap=True)
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", PrivoptWarning)
+            warnings.showwarning = lambda message, *_: say("[bold yellow]Warning:[/]", message)
+            try:
+                return super().invoke(ctx)
+            except PrivoptError as error:
+                say("[bold red]Error:[/]", error)
+            except OSError as error:
+                say("[bold red]Error:[/]", f"{error.filename or 'a file'}: {error.strerror or error}")
+            except KeyboardInterrupt:
+                say("[bold]Stopped.[/]", "A training run goes on with privopt train --resume RUN.")
+                sys.exit(130)
         sys.exit(2)
 
 

@@ -201,6 +201,7 @@ def train(
 
 def check(settings: Settings, budget: Budget, size: int) -> None:
     """Refuse settings that cannot hold; nothing here depends on a value of the data."""
+    method_of(settings.method)
     if budget.delta == 0:
         raise InputError(f"delta is 0, but {settings.method} adds Gaussian noise, which needs delta > 0, such as 1e-6.")
     if budget.delta >= 1 / size:

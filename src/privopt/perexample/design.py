@@ -133,6 +133,9 @@ class _Dense:
 
 class _Csr:
     def __init__(self, matrix: sp.csr_array | sp.csr_matrix) -> None:
+        if not matrix.has_canonical_format:  # an entry stored in two parts has a larger norm than its parts
+            matrix = matrix.copy()
+            matrix.sum_duplicates()
         self._matrix = matrix
         self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
 

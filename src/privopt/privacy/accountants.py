@@ -111,6 +111,8 @@ def _pld_supports(part: DpEvent, neighbours: Neighbours) -> bool:
 def _pld(parts: Counter[DpEvent], delta: float, neighbours: Neighbours, grid: float | None) -> float:
     if grid is None and all(isinstance(part, GaussianDpEvent | FailureDpEvent) for part in parts):
         return _gaussian(parts, delta, neighbours)
+    if _rough(parts, delta, neighbours) <= 0:  # so much noise that δ alone covers it
+        return 0.0
     step = grid or _grid(parts, delta, neighbours)
     total = pld.identity(value_discretization_interval=step)
     for part, count in parts.items():

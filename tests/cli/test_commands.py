@@ -1,0 +1,130 @@
+"""The commands as a user types them: what they print, and how they refuse."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from privopt.cli import app
+from privopt.recipes import METHODS
+from tests.runs.test_runs import SCHEMA, patients
+
+
+def privopt(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, (result.output, result.exception)
+    return " ".join(result.output.split())
+
+
+def test_train_show_and_predict(tmp_path: Path) -> None:
+    file = patients(tmp_path / "patients.csv")
+    (tmp_path / "schema.json").write_text(json.dumps(SCHEMA.to_json()))
+    run = tmp_path / "run"
+    printed = privopt("train", file, "--target", "readmitted", "--epsilon", 1, "--schema", tmp_path / "schema.json", "--out", run)
+    assert "differentially private" in printed
+    assert "200/200 rounds" in printed
+    assert "Spent, from the ledger: ε = 0.99" in privopt("show", run)
+    assert json.loads(privopt("show", run, "--json"))["spent"] <= 1.0
+    new = patients(tmp_path / "new.csv", 500, seed=5)
+    printed = privopt("predict", run, new, "--out", tmp_path / "predictions.csv", "--target", "readmitted")
+    assert "accuracy 0." in printed
+    predictions = pd.read_csv(tmp_path / "predictions.csv")
+    assert list(predictions) == ["prediction", "probability of no", "probability of yes"]
+    assert len(predictions) == 500
+
+
+def test_help_teaches() -> None:
+    assert "privopt train patients.csv --target readmitted --epsilon 1" in privopt("--help")
+    assert "estimated privately" in privopt("train", "--help")
+
+
+def test_methods_lists_the_registry() -> None:
+    assert [method["name"] for method in json.loads(privopt("methods", "--json"))] == list(METHODS)
+    assert "dp-adam" in privopt("methods")
+
+
+def test_demo_compares_private_models_with_the_non_private_one(tmp_path: Path) -> None:
+    printed = privopt("demo", "--out", tmp_path / "demo")
+    assert "non-private" in printed
+    assert "Publishing all three would cost" in printed
+    for budget in ("0.5", "1.0", "3.0"):
+        assert (tmp_path / "demo" / f"epsilon-{budget}" / "statement.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        ("", ["--target", "y"], "is empty"),
+        ("a,y\n", ["--target", "y"], "no rows"),
+        ("a,y\n1,no\n", ["--target", "z"], "no column 'z'"),
+        ("a,y\n" + "1,no\n2,no\n" * 50, ["--target", "y"], "one class only"),
+        ("a,y\n" + "1,no\ninf,yes\n" * 50, ["--target", "y"], "'a'"),
+        ("a,y\n" + "1,no\n,yes\n" * 50, ["--target", "y"], "'a'"),
+        ("a,y\n" + "1,no\n2,yes\n" * 500, ["--target", "y", "--epsilon", "0"], "epsilon is 0"),
+        ("a,y\n" + "1,no\n2,yes\n" * 500, ["--target", "y", "--epsilon", "-3"], "epsilon is -3"),
+        ("a,y\n" + "1,no\n2,yes\n" * 500, ["--target", "y", "--method", "magic"], "the methods are"),
+        ("a,y\n" + "1,no\n2,yes\n" * 500, ["--target", "y", "--schema", "missing.json"], "no schema"),
+        ("a,y\n" + "1,no\n2,yes\n" * 10, ["--target", "y", "--epsilon", "0.01"], "would help"),
+        ("a,y\n" + "".join(f"1,{i}\n" for i in range(300)), ["--target", "y"], "--task regress"),
+        ("a,y\n" + "1,no\n2,yes\n" * 500, ["--target", "y", "--task", "regress"], "--task classify"),
+        ("a,y\n" + "1,no\n2,yes\n" * 500, [], "--target"),
+    ],
+)
+def test_bad_input_is_one_clear_line_exit_code_2_and_nothing_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, options: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "table.csv"
+    file.write_text(content)
+    budget = [] if "--epsilon" in options else ["--epsilon", "1"]
+    printed = privopt("train", file, *options, *budget, "--out", tmp_path / "run", code=2)
+    assert message in printed
+    assert "Traceback" not in printed
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_delta_of_one_in_n_is_warned_about_loudly(tmp_path: Path) -> None:
+    file = patients(tmp_path / "patients.csv", 1000)
+    printed = privopt("train", file, "--target", "readmitted", "--epsilon", 2, "--delta", 1e-3, "--out", tmp_path / "run")
+    assert "Warning" in printed
+    assert "not below 1/n" in printed
+
+
+def test_a_corrupt_ledger_is_reported_and_left_alone(tmp_path: Path) -> None:
+    file = patients(tmp_path / "patients.csv", 1000)
+    privopt("train", file, "--target", "readmitted", "--epsilon", 2, "--out", tmp_path / "run")
+    ledger = tmp_path / "run" / "ledger.jsonl"
+    content = ledger.read_bytes().replace(b"gaussian", b"Gaussian", 1)
+    ledger.write_bytes(content)
+    assert "damaged at line 2" in privopt("show", tmp_path / "run", code=2)
+    assert ledger.read_bytes() == content
+
+
+def test_unknown_categories_and_missing_columns_at_prediction(tmp_path: Path) -> None:
+    file = patients(tmp_path / "patients.csv", 2000)
+    (tmp_path / "schema.json").write_text(json.dumps(SCHEMA.to_json()))
+    run = tmp_path / "run"
+    privopt("train", file, "--target", "readmitted", "--epsilon", 1, "--schema", tmp_path / "schema.json", "--out", run)
+    frame = pd.read_csv(file).head(20).drop(columns="readmitted")
+    frame.assign(region="atlantis").to_csv(tmp_path / "new.csv", index=False)
+    assert "'region' (20 of 20 rows)" in privopt("predict", run, tmp_path / "new.csv")
+    frame.drop(columns="age").to_csv(tmp_path / "new.csv", index=False)
+    assert "'age'" in privopt("predict", run, tmp_path / "new.csv", code=2)
+
+
+def test_the_installed_command_runs_and_refuses_without_a_traceback(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from privopt.cli import app; app()", "train", "nowhere.csv", "--target", "y", "--epsilon", "1"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "no file nowhere.csv" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,16 @@
+"""Settings of every test: the same examples each time, and one thread for each process."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy is loaded: small products lose by threads
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "laws",
+    derandomize=True,
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("laws")

@@ -1,0 +1,350 @@
+"""Training from files: what a run leaves, what survives `kill -9`, and what is refused."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+
+from privopt import datasets
+from privopt.datasets import Categorical, Numeric, Schema
+from privopt.errors import BudgetExceeded, InputError, LedgerError, PrivoptWarning
+from privopt.linear_model.training import Settings
+from privopt.privacy.events import FailureDpEvent, NoOpDpEvent, atoms
+from privopt.privacy.ledger import Ledger
+from privopt.runs import train as runs
+from privopt.runs.folder import RunFolder
+from privopt.runs.model import SavedModel
+from privopt.runs.order import Order
+
+
+def patients(path: Path, size: int = 3000, seed: int = 0) -> Path:
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "age": rng.integers(18, 90, size),
+            "income": rng.lognormal(10, 0.5, size).round(2),
+            "region": rng.choice(["north", "south", "east"], size, p=[0.5, 0.3, 0.2]),
+            "smoker": rng.random(size) < 0.3,
+        }
+    )
+    score = (frame["age"] - 54) / 15 + 2 * frame["smoker"] - (frame["region"] == "north") + rng.logistic(size=size)
+    frame["readmitted"] = np.where(score > 0, "yes", "no")
+    frame["cost"] = 1000 + 50 * frame["age"] + 2000 * frame["smoker"] + 300 * rng.standard_normal(size)
+    frame.to_csv(path, index=False)
+    return path
+
+
+SCHEMA = Schema(
+    {
+        "age": Numeric(18, 90),
+        "income": Numeric(0, 200_000),
+        "region": Categorical(("north", "south", "east")),
+        "smoker": Categorical(("True", "False")),
+        "cost": datasets.Ignored(),
+    },
+    classes=("no", "yes"),
+)
+
+
+def order(file: Path, **changes: object) -> Order:
+    settings: dict[str, object] = {"file": file, "target": "readmitted", "epsilon": 2.0, "schema": SCHEMA, "seed": 1, **changes}
+    return Order(**settings)  # type: ignore[arg-type]
+
+
+def accuracy(folder: RunFolder, file: Path) -> float:
+    model, table = folder.model(), datasets.read(file, "readmitted")
+    best = model.probabilities(table).argmax(axis=1)
+    return float(np.mean(np.array(model.classes)[best] == table.target))
+
+
+def test_a_run_leaves_a_model_a_statement_and_a_ledger_that_agree(tmp_path: Path) -> None:
+    file = patients(tmp_path / "patients.csv")
+    folder = runs.start(order(file), tmp_path / "run")
+    assert accuracy(folder, patients(tmp_path / "new.csv", seed=1)) > 0.7
+    assert folder.statement().event == folder.ledger().event
+    assert 0.99 * 2.0 <= folder.ledger().epsilon() <= 2.0
+    left = {path.name for path in (tmp_path / "run").iterdir()}
+    assert left - {"ledger.jsonl.lock"} == {
+        "run.json", "ledger.jsonl", "statement.json", "statement.txt", "statement.html", "model.json", "model.safetensors",
+    }  # fmt: skip
+
+
+def test_without_a_schema_ranges_and_categories_are_estimated_and_paid_for(tmp_path: Path) -> None:
+    file = patients(tmp_path / "patients.csv", 20_000)
+    folder = runs.start(order(file, schema=None), tmp_path / "run")
+    statement, encoding = folder.statement(), folder.model().encoding
+    assert encoding is not None
+    kinds = dict(encoding.columns)
+    assert kinds["region"] == Categorical(("east", "north", "south"))
+    age = kinds["age"]
+    assert isinstance(age, Numeric)
+    assert 10 < age.low < 25
+    assert 80 < age.high < 100
+    assert any(isinstance(part, FailureDpEvent) for part, _ in atoms(statement.event))
+    assert len(statement.paid_for) == 3
+    assert not any("schema" in line or "declared" in line for line in statement.assumed_public)
+    assert 0.99 * 2.0 <= statement.epsilon <= 2.0
+    assert accuracy(folder, file) > 0.7
+
+
+def test_a_rare_category_is_not_named(tmp_path: Path) -> None:
+    file = patients(tmp_path / "patients.csv", 5000)
+    frame = pd.read_csv(file)
+    frame.loc[17, "region"] = "the only person from here"
+    frame.to_csv(file, index=False)
+    runs.start(order(file, schema=None, epsilon=1.0), tmp_path / "run")
+    for path in (tmp_path / "run").iterdir():
+        assert b"the only person" not in path.read_bytes()
+
+
+def test_numbers_are_regressed(tmp_path: Path) -> None:
+    file = patients(tmp_path / "patients.csv", 10_000)
+    schema = Schema({"readmitted": datasets.Ignored(), "age": Numeric(18, 90)}, target=Numeric(0, 10_000))
+    folder = runs.start(order(file, target="cost", schema=schema), tmp_path / "run")
+    table = datasets.read(file, "cost")
+    assert table.target is not None
+    errors = folder.model().scores(table)[:, 0] - table.target
+    assert 1 - errors.var() / table.target.var() > 0.8
+
+
+@pytest.mark.parametrize("kind", ["npz", "svm", "parquet"])
+def test_other_formats_train_too(tmp_path: Path, kind: str) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (2000, 6))
+    y = (X @ np.arange(-2, 4) + rng.logistic(size=2000) > 0).astype(int)
+    path = tmp_path / f"rows.{kind}"
+    target = None
+    if kind == "npz":
+        matrix = sp.csr_matrix(X)
+        np.savez(path, data=matrix.data, indices=matrix.indices, indptr=matrix.indptr, shape=matrix.shape, y=y)
+    elif kind == "svm":
+        from sklearn.datasets import dump_svmlight_file
+
+        dump_svmlight_file(X, y, str(path), zero_based=False)
+    else:
+        pd.DataFrame(X, columns=list("abcdef")).assign(y=y).to_parquet(path)
+        target = "y"
+    folder = runs.start(Order(file=path, target=target, epsilon=3.0, seed=0), tmp_path / "run")
+    table = datasets.read(path, target)
+    assert np.mean(folder.model().probabilities(table).argmax(axis=1) == y) > 0.65
+
+
+# ---------------------------------------------------------------- killed and resumed
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from privopt.runs import train as runs
+from privopt.runs.order import Order
+import json
+folder = Path(sys.argv[2])
+if folder.exists():
+    runs.resume(folder)
+else:
+    runs.start(Order.from_json(json.loads(Path(sys.argv[1]).read_text())), folder)
+"""
+
+
+def test_a_run_killed_at_any_moment_resumes_within_its_budget_to_the_same_model(tmp_path: Path) -> None:
+    file = patients(tmp_path / "patients.csv", 20_000)
+    asked = order(file, schema=None, settings=Settings(rounds=4000))
+    (tmp_path / "order.json").write_text(json.dumps(asked.to_json()))
+    whole = runs.start(asked, tmp_path / "whole")
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "order.json"), str(tmp_path / "killed")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    deaths = 0
+    rng = np.random.default_rng(0)
+
+    def written() -> int:
+        files = (tmp_path / "killed" / "ledger.jsonl", tmp_path / "killed" / "checkpoint" / "progress.npz")
+        return sum(file.stat().st_mtime_ns for file in files if file.exists())
+
+    for _ in range(60):
+        before = written()
+        process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+        while process.poll() is None and written() == before:
+            time.sleep(0.002)
+        time.sleep(float(rng.uniform(0.0, 0.4)))
+        process.kill()
+        _, errors = process.communicate()
+        if process.returncode == 0:
+            break
+        assert process.returncode == -signal.SIGKILL, errors.decode()
+        deaths += 1
+        held = Ledger.read(tmp_path / "killed" / "ledger.jsonl")
+        assert held.epsilon() <= 2.0
+        checkpoint = tmp_path / "killed" / "checkpoint"
+        if checkpoint.exists():
+            assert stat.S_IMODE(checkpoint.stat().st_mode) == 0o700
+            assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in checkpoint.iterdir())
+    else:
+        pytest.fail("never finished")
+    assert deaths >= 2
+    killed = RunFolder.open(tmp_path / "killed")
+    assert killed.ledger().event == whole.ledger().event
+    np.testing.assert_array_equal(killed.model().slopes, whole.model().slopes)
+    assert not (tmp_path / "killed" / "checkpoint").exists()
+
+
+def test_resuming_with_other_data_is_refused(tmp_path: Path) -> None:
+    file = patients(tmp_path / "patients.csv")
+    folder = _interrupted(tmp_path, file)
+    patients(file, seed=2)
+    with pytest.raises(InputError, match="not those that this run began with"):
+        runs.resume(folder)
+
+
+def test_without_its_randomness_a_resumed_run_is_charged_afresh_and_stays_within_the_budget(tmp_path: Path) -> None:
+    folder = _interrupted(tmp_path, patients(tmp_path / "patients.csv"))
+    before = Ledger.read(folder / "ledger.jsonl").epsilon()
+    assert before > 0
+    shutil.rmtree(folder / "checkpoint")
+    with warnings.catch_warnings(), contextlib.suppress(BudgetExceeded):  # how much was paid ahead depends on the disk's speed
+        warnings.simplefilter("ignore", PrivoptWarning)
+        runs.resume(folder)
+    after = RunFolder.open(folder).ledger()
+    assert before <= after.epsilon() <= 2.0
+    charged = [entry for entry in after.entries if entry.run != after.entries[0].run]
+    assert bool(charged) == (after.epsilon() > before)  # nothing of the old run was taken as paid
+
+
+class _Interrupt(Exception):
+    pass
+
+
+class _Interrupter:
+    def start(self, rounds: int, spent: object) -> None:
+        pass
+
+    def advance(self, done: int) -> None:
+        if done == 50:
+            raise _Interrupt
+
+
+def _interrupted(tmp_path: Path, file: Path) -> Path:
+    with pytest.raises(_Interrupt):
+        runs.start(order(file), tmp_path / "run", _Interrupter())
+    return tmp_path / "run"
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
+    runs.start(order(patients(tmp_path / "patients.csv")), tmp_path / "run")
+    before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    runs.resume(tmp_path / "run")
+    assert before == {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+
+
+def test_a_second_process_cannot_train_in_the_same_folder(tmp_path: Path) -> None:
+    folder = _interrupted(tmp_path, patients(tmp_path / "patients.csv"))
+    with Ledger(path=folder / "ledger.jsonl"), pytest.raises(LedgerError, match="in use"):
+        runs.resume(folder)
+
+
+# ---------------------------------------------------------------- refused
+
+
+def test_a_refused_order_leaves_nothing_behind(tmp_path: Path) -> None:
+    file = patients(tmp_path / "patients.csv")
+    frame = pd.read_csv(file)
+    frame.loc[3, "age"] = np.nan
+    frame.to_csv(file, index=False)
+    with pytest.raises(InputError, match="'age'"):
+        runs.start(order(file), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
+    file = patients(tmp_path / "patients.csv")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.doc").write_text("precious")
+    with pytest.raises(InputError, match="exists already"):
+        runs.start(order(file), tmp_path / "run")
+    assert (tmp_path / "run" / "thesis.doc").read_text() == "precious"
+
+
+def test_too_few_rows_are_refused_with_a_budget_that_would_do(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="epsilon ≥"):
+        runs.start(order(patients(tmp_path / "patients.csv", 40), epsilon=0.05), tmp_path / "run")
+
+
+def test_a_class_that_the_schema_does_not_list_is_refused_without_naming_it(tmp_path: Path) -> None:
+    file = patients(tmp_path / "patients.csv")
+    frame = pd.read_csv(file)
+    frame.loc[3, "readmitted"] = "secret"
+    frame.to_csv(file, index=False)
+    with pytest.raises(InputError, match="does not list") as caught:
+        runs.start(order(file), tmp_path / "run")
+    assert "secret" not in str(caught.value)
+
+
+# ---------------------------------------------------------------- saved models
+
+
+def test_a_saved_model_comes_back_the_same(tmp_path: Path) -> None:
+    model = SavedModel("classify", np.array([[1.0, 2.0]]), np.array([0.5]), ("a", "b"), ("no", "yes"))
+    model.save(tmp_path)
+    loaded = SavedModel.load(tmp_path)
+    np.testing.assert_array_equal(loaded.slopes, model.slopes)
+    assert (loaded.names, loaded.classes, loaded.task) == (model.names, model.classes, model.task)
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "pickle", "shape", "json", "format", "task"])
+def test_a_damaged_or_hostile_model_is_an_error_and_runs_nothing(tmp_path: Path, damage: str) -> None:
+    SavedModel("classify", np.array([[1.0, 2.0]]), np.array([0.5]), ("a", "b"), ("no", "yes")).save(tmp_path)
+    numbers, meaning = tmp_path / "model.safetensors", tmp_path / "model.json"
+    described = json.loads(meaning.read_text())
+    if damage == "flip":
+        content = bytearray(numbers.read_bytes())
+        content[-1] ^= 1
+        numbers.write_bytes(content)
+    elif damage == "cut":
+        numbers.write_bytes(numbers.read_bytes()[:-3])
+    elif damage == "pickle":
+        import hashlib
+        import pickle
+
+        class Bomb:
+            def __reduce__(self) -> tuple[object, tuple[str]]:
+                return os.system, (f"touch {tmp_path / 'ran'}",)
+
+        numbers.write_bytes(pickle.dumps(Bomb()))
+        meaning.write_text(json.dumps({**described, "sha256": hashlib.sha256(numbers.read_bytes()).hexdigest()}))
+    elif damage == "shape":
+        meaning.write_text(json.dumps({**described, "names": ["a"]}))
+    elif damage == "json":
+        meaning.write_text(meaning.read_text()[:-10])
+    elif damage == "format":
+        meaning.write_text(json.dumps({**described, "format": "privopt-model-9"}))
+    else:
+        meaning.write_text(json.dumps({**described, "task": "explode"}))
+    with pytest.raises(InputError):
+        SavedModel.load(tmp_path)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_statement_that_is_not_about_its_ledger_is_noticed(tmp_path: Path) -> None:
+    from rich.console import Console
+
+    from privopt.cli.show import shown
+
+    folder = runs.start(order(patients(tmp_path / "patients.csv")), tmp_path / "run")
+    path = folder.path / "statement.json"
+    value = json.loads(path.read_text())
+    value["event"] = {"kind": "gaussian", "noise_multiplier": 100.0}
+    path.write_text(json.dumps(value))
+    assert folder.statement().epsilon < 0.1  # computed from what it says
+    with pytest.raises(LedgerError, match="Believe the ledger"):
+        shown(Console(quiet=True), folder)
+    assert folder.ledger().event != NoOpDpEvent()
