@@ -11,7 +11,8 @@ from privopt.errors import BudgetExceeded, LedgerError
 from privopt.measure.queries import Trajectory
 from privopt.measure.randomness import Rng, generator
 from privopt.perexample.grads import Oracle
-from privopt.privacy.events import DpEvent
+from privopt.privacy.accountants import accountable
+from privopt.privacy.events import DpEvent, compose
 from privopt.privacy.ledger import Ledger, Run
 from privopt.recipe import Recipe
 
@@ -67,6 +68,7 @@ def run(
         memory, kept = saved.parts.get("memory", {}), saved.parts["kept"]
     rounds = recipe.release.rounds(kept, recipe.rounds)
     events = recipe.events(rounds)
+    accountable(compose(events))
     last = done + spending.affordable(events[done:])
     if last == 0:
         raise BudgetExceeded(f"not even one round fits into what is left of the ledger's budget: {spending.ledger.budget}.")

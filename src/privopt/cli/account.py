@@ -1,7 +1,6 @@
 """`privopt account`: what a training run costs, or the noise that a budget asks for. No data are read."""
 
 import json
-import logging
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -90,7 +89,6 @@ def account(
     from privopt.privacy.calibrate import calibrate
     from privopt.privacy.events import describe, to_json
 
-    quiet()
     if epsilon is not None:
         budget = Budget(epsilon, delta, neighbours)
         noise = calibrate(lambda z: event(sampling, n, batch, rounds, z), budget, accountant=accountant)
@@ -177,11 +175,6 @@ def checked_delta(n: int, delta: float | None) -> float:
     if not 0 < delta < 1:
         raise InputError(f"--delta is {delta}; it is a probability above 0 (Gaussian noise has no guarantee at 0) and below 1.")
     return delta
-
-
-def quiet() -> None:
-    """Keep dp-accounting's remarks on orders it leaves out to itself: they do not change the result's validity."""
-    logging.getLogger("absl").setLevel(logging.ERROR)
 
 
 def _checked_batch(n: int, batch: int | None, sampling: Sampling) -> int:

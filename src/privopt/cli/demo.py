@@ -70,7 +70,8 @@ def demo(out: Annotated[Path | None, typer.Option(help="The folder to make. Defa
     console.print(
         f"Each private model has a budget of its own. Publishing all three would cost ε = {epsilon(everything, delta):.2f}.\n"
         f"The accuracies above are measured on {len(truth)} private test rows: fine for a demonstration, a leak in real life.\n"
-        f"Open [bold]{(place / 'epsilon-1.0' / 'statement.html').absolute()}[/] in a browser for the statement as a page."
+        f"Open [bold]{(place / 'epsilon-1.0' / 'statement.html').absolute()}[/] in a browser for the statement as a page.",
+        soft_wrap=True,
     )
 
 

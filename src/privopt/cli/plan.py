@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from privopt.cli.account import cautions, check_count, check_positive, checked_delta, event, quiet, show_cautions
+from privopt.cli.account import cautions, check_count, check_positive, checked_delta, event, show_cautions
 from privopt.errors import InputError
 from privopt.privacy.budget import Budget, Neighbours
 
@@ -105,7 +105,6 @@ def calibrated(n: int, d: int, budget: Budget, batches: Sequence[int], rounds: S
     """Every batch size (n is a full batch, others are Poisson samples) with every number of rounds, at the noise it needs."""
     from privopt.privacy.calibrate import calibrate
 
-    quiet()
     for batch in batches:
         sampling = "full-batch" if batch == n else "poisson"
         for count in rounds:

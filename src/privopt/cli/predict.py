@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from privopt.errors import InputError
+
 if TYPE_CHECKING:
     from privopt.runs.model import SavedModel
 
@@ -16,7 +18,7 @@ def predict(
     ],
     out: Annotated[Path | None, typer.Option(help="Write the predictions to this CSV file instead of printing them.")] = None,
     target: Annotated[
-        str | None, typer.Option(help="If the file has the true values in this column, report how good the predictions are.")
+        str | None, typer.Option(help="The column with the true values, if the file has it: report how good the predictions are.")
     ] = None,
 ) -> None:
     """Predict the rows of a file: privopt predict RUN new_patients.csv --out predictions.csv
@@ -48,10 +50,10 @@ def predict(
     else:
         write_atomically(out, text.encode())
     console = Console(stderr=True)
-    if target is not None and table.target is not None:
+    if table.target is not None:
         console.print(_score(model, frame["prediction"], table.target))
     if out is not None:
-        console.print(f"{len(frame)} predictions in {out}")
+        console.print(f"{len(frame)} predictions in {out}", soft_wrap=True)
 
 
 def _score(model: "SavedModel", predictions: Any, truth: Any) -> str:
@@ -62,6 +64,8 @@ def _score(model: "SavedModel", predictions: Any, truth: Any) -> str:
 
     caution = "[dim](sensitive if these rows are private)[/]"
     if model.task == "classify":
-        return f"accuracy {np.mean(datasets.texts(truth) == predictions.to_numpy()):.4f} {caution}"
-    errors = np.asarray(truth, dtype=float) - predictions.to_numpy()
-    return f"R² {1 - np.mean(errors**2) / np.var(np.asarray(truth, dtype=float)):.4f} {caution}"
+        right = datasets.codes(truth, model.classes) == datasets.codes(predictions, model.classes)
+        return f"accuracy {np.mean(right):.4f} {caution}"
+    if truth.dtype.kind not in "iuf":
+        raise InputError("the true values are text, but this model predicts numbers.")
+    return f"R² {1 - np.mean((truth - predictions.to_numpy()) ** 2) / np.var(truth):.4f} {caution}"

@@ -25,13 +25,13 @@ class Bar:
         )
 
     def __enter__(self) -> Self:
-        self._progress.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._progress.stop()
 
     def start(self, rounds: int, spent: Callable[[int], float]) -> None:
+        self._progress.start()
         self._spent = spent
         self._marks = sorted({max(1, round(rounds * share / MARKS)) for share in range(1, MARKS + 1)})
         self._task = self._progress.add_task("", total=rounds, epsilon=f"{spent(self._marks[0]):.3f}")

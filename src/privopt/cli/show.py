@@ -39,8 +39,8 @@ def show(
 
 def shown(console: "Console", folder: "RunFolder") -> None:
     """Print it."""
+    from rich.markup import escape
     from rich.panel import Panel
-    from rich.table import Table
 
     from privopt.errors import LedgerError
 
@@ -58,10 +58,6 @@ def shown(console: "Console", folder: "RunFolder") -> None:
         raise LedgerError(
             f"the statement in {folder.path} is not about what its ledger records. Believe the ledger: ε = {spent:.4g}."
         )
-    console.print(Panel(statement.text(), title="Privacy statement", expand=False))
-    table = Table("setting", "value", title="Settings", title_justify="left")
-    for name, value in statement.settings.items():
-        table.add_row(name, f"{value:.6g}" if isinstance(value, float) else str(value))
-    console.print(table)
+    console.print(Panel(escape(statement.text()), title="Privacy statement", expand=False))
     console.print(f"Spent, from the ledger: ε = {spent:.4g} of {budget.epsilon:.4g} at δ = {budget.delta:.3g}")
-    console.print(f"Run folder: {folder.path}   (statement.html opens in a browser)")
+    console.print(f"Run folder: {folder.path}   (statement.html opens in a browser)", soft_wrap=True)

@@ -21,11 +21,12 @@ def train(
     ] = None,
     delta: Annotated[
         float | None,
-        typer.Option(help="The probability that the guarantee may fail with. Default: 1/(10 n), rounded to a power of ten."),
+        typer.Option(help="The probability that the guarantee may fail with. Default: 1/(10 n), rounded down to a power of ten."),
     ] = None,
     method: Annotated[str, typer.Option(help="How to train; `privopt methods` lists them.")] = "dp-adam",
     task: Annotated[
-        Literal["classify", "regress"] | None, typer.Option(help="Classes or numbers? Default: by the type of the target.")
+        Literal["classify", "regress"] | None,
+        typer.Option(help="Classes or numbers? Needed for whole numbers of more than two values."),
     ] = None,
     schema: Annotated[
         Path | None,
@@ -72,7 +73,8 @@ def train(
 
     console = Console()
     if resume is not None:
-        if file is not None:
+        others = (file, target, epsilon, delta, task, schema, row_norm, rounds, batch_size, clip_bound, learning_rate, out, seed)
+        if any(other is not None for other in others):
             raise InputError("--resume goes on with the run as it was asked for: leave FILE and the other options out.")
         with Bar(console, "training") as bar:
             folder = runs.resume(resume, bar)

@@ -100,11 +100,11 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         return Settings(**{name: value for name, value in self.get_params(deep=False).items() if name in names})
 
     def _validated(self, X: Any, y: Any) -> tuple[Any, Any]:
-        return validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], y_numeric=False)
+        return validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=False)
 
     def _scores(self, X: Any) -> Vector:
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
         return X @ self.coef_.T + self.intercept_
 
     def __sklearn_tags__(self) -> Any:

@@ -99,7 +99,14 @@ def train(
     within `budget`, together with what this run released before, and recorded in the ledger before it is used.
     """
     size = int(matrix.shape[0])
-    check(settings, budget, size)
+    check(settings, budget)
+    if budget.delta >= 1 / size:
+        warnings.warn(
+            f"delta = {budget.delta:.3g} is not below 1/n = {1 / size:.3g}: publishing one random row in full would satisfy "
+            "it. Choose a smaller delta.",
+            PrivoptWarning,
+            stacklevel=3,
+        )
     recipe_of = method_of(settings.method).recipe
     found = scales(
         matrix,
@@ -199,18 +206,11 @@ def train(
     return Trained(slopes * unit, intercepts * unit + shift, statement, result.rounds, result.stopped_early)
 
 
-def check(settings: Settings, budget: Budget, size: int) -> None:
+def check(settings: Settings, budget: Budget) -> None:
     """Refuse settings that cannot hold; nothing here depends on a value of the data."""
     method_of(settings.method)
     if budget.delta == 0:
         raise InputError(f"delta is 0, but {settings.method} adds Gaussian noise, which needs delta > 0, such as 1e-6.")
-    if budget.delta >= 1 / size:
-        warnings.warn(
-            f"delta = {budget.delta:.3g} is not below 1/n = {1 / size:.3g}: publishing one random row in full would satisfy "
-            "it. Choose a smaller delta.",
-            PrivoptWarning,
-            stacklevel=3,
-        )
     for name in ("clip_bound", "learning_rate", "rounds", "batch_size"):
         value = getattr(settings, name)
         if value is not None and not (math.isfinite(value) and value > 0):

@@ -4,7 +4,8 @@ A sampler draws the rows of a round in time proportional to their number, knows 
 and never the drawn size, is what a mean is divided by), and says how the sampling changes the event of a mechanism.
 """
 
-from dataclasses import dataclass
+import secrets
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
 
@@ -100,18 +101,21 @@ class full_batch:  # noqa: N801
 class disjoint_batches:  # noqa: N801
     """The rows cut once into `batches` parts; the rounds of an epoch visit one part each.
 
-    **Guarantee** Each row sits in one part, whatever the other rows are, so an epoch costs what one round does (parallel
-    composition): the epoch's first round carries the event and the others none.
+    **Guarantee** Each row's part is drawn independently and uniformly, by the secret `key`. Given the parts of all other rows,
+    one row more or less touches one part, so an epoch costs what one round does (parallel composition), and so does the
+    mixture over all draws: the epoch's first round carries the event, the others none. A cut by position would not do:
+    removing a row would move the others to other parts.
     """
 
     batches: int
+    key: int = field(default_factory=lambda: secrets.randbits(128), repr=False)
 
     def __post_init__(self) -> None:
         if self.batches < 1:
             raise CompositionError(f"disjoint_batches({self.batches}): there is at least one part.")
 
     def draw(self, size: int, round_: int, rng: Rng) -> Rows:
-        return _parts(self.batches, size)[round_ % self.batches]
+        return _parts(self.batches, self.key, size)[round_ % self.batches]
 
     def expected(self, size: int) -> float:
         return size / self.batches
@@ -121,7 +125,7 @@ class disjoint_batches:  # noqa: N801
 
 
 @lru_cache(maxsize=1)
-def _parts(batches: int, size: int) -> tuple[Vector, ...]:
-    """The rows of each part. A row's part is a public function of its position and depends on no row's content."""
-    part = np.random.Generator(np.random.PCG64(0)).integers(batches, size=size)
+def _parts(batches: int, key: int, size: int) -> tuple[Vector, ...]:
+    """The rows of each part."""
+    part = np.random.Generator(np.random.PCG64DXSM(key)).integers(batches, size=size)
     return tuple(np.split(np.argsort(part, kind="stable"), np.cumsum(np.bincount(part, minlength=batches))[:-1]))

@@ -23,6 +23,7 @@ from privopt.privacy.events import FailureDpEvent
 from privopt.privacy.ledger import Run
 
 TAIL = 0.01  # of the rows may lie outside a range
+COVERED = 0.9  # of the rows have to be seen for a range to be believed
 TYPICAL = 0.95  # of the rows are no longer than the typical row
 _LOWEST, _HIGHEST = -30, 50  # powers of two that values are told apart by
 _ZERO = _HIGHEST - _LOWEST + 1
@@ -53,27 +54,36 @@ def column_ranges(blocks: Blocks, size: int, columns: int, *, noise_multiplier: 
     **Guarantee** Two histograms over fixed bins, of one vote per column and example: l2 sensitivity √columns each. Event:
     2 × Gaussian(z). Which bins count as occupied is decided from the noisy counts alone.
     """
+    sigma = noise_multiplier * math.sqrt(columns)
     histogram = _Votes(blocks, _magnitude, _MAGNITUDES, size, columns).ask(noise_multiplier, spending, rng)
-    *outer, known = _occupied(histogram, noise_multiplier * math.sqrt(columns))
+    first, last, covered = _occupied(histogram, sigma, size)
+    known = last >= first
+    doubtful = known & ~covered  # rows are missing: most likely they lie just outside
+    first, last = np.maximum(first - doubtful, 0), np.minimum(last + doubtful, _MAGNITUDES - 1)
     edges = _magnitude_edges()
-    low, high = np.where(known, edges[0][outer[0]], -1.0), np.where(known, edges[1][outer[1]], 1.0)
+    low, high = np.where(known, edges[0][first], -1.0), np.where(known, edges[1][last], 1.0)
+    least_low, least_high = edges[1][first], edges[0][last]  # the outer powers of two hold rows: zooming in may not lose them
     span = np.where(high > low, high - low, 1.0)  # a column that is always 0 has none
 
     def position(values: Vector) -> Vector:
         return np.clip((values - low) / span * _ZOOM, 0, _ZOOM - 1).astype(np.int64)
 
     histogram = _Votes(blocks, position, _ZOOM, size, columns).ask(noise_multiplier, spending, rng)
-    first, last, occupied = _occupied(histogram, noise_multiplier * math.sqrt(columns))
     step = (high - low) / _ZOOM
-    finer_low, finer_high = low + first * step, low + (last + 1) * step
-    # the outer powers of two hold rows: zooming in may not lose them, however unlucky its noise
-    finer_low, finer_high = np.minimum(finer_low, edges[1][outer[0]]), np.maximum(finer_high, edges[0][outer[1]])
-    # a single step is a constant, or a column whose other values are too rare to see: most likely 0
-    finer_low = np.where(first == last, np.minimum(finer_low, 0.0), finer_low)
-    finer_high = np.where(first == last, np.maximum(finer_high, 0.0), finer_high)
-    finer = known & occupied
-    low, high = np.where(finer, finer_low, low), np.where(finer, finer_high, high)
-    trusted = _threshold(noise_multiplier * math.sqrt(columns), histogram.size) <= TAIL * size
+    zoomed = np.zeros(columns, dtype=bool)
+    for merged in (1, 2, 4, 8):  # the finest steps in which almost all rows can be seen
+        counts = histogram.reshape(columns, -1, merged).sum(axis=2)
+        first, last, covered = _occupied(counts, sigma * math.sqrt(merged), size)
+        finer_low, finer_high = low + first * merged * step, low + (last + 1) * merged * step
+        finer_low, finer_high = np.minimum(finer_low, least_low), np.maximum(finer_high, least_high)
+        # a single step is a constant, or a column whose other values are too rare to see: most likely 0
+        finer_low = np.where(first == last, np.minimum(finer_low, 0.0), finer_low)
+        finer_high = np.where(first == last, np.maximum(finer_high, 0.0), finer_high)
+        now = known & covered & ~zoomed
+        low, high = np.where(now, finer_low, low), np.where(now, finer_high, high)
+        step = np.where(now, 0.0, step)
+        zoomed |= now
+    trusted = _threshold(sigma, histogram.size) <= TAIL * size
     return Ranges(low, high, known, trusted)
 
 
@@ -178,12 +188,16 @@ def _threshold(sigma: float, bins: int) -> float:
     return sigma * math.sqrt(2 * math.log(1000 * bins))
 
 
-def _occupied(counts: Vector, sigma: float) -> tuple[Vector, Vector, Vector]:
-    """The first and last occupied bin of each column, trimmed of `TAIL` of its rows, and whether any is."""
+def _occupied(counts: Vector, sigma: float, size: int) -> tuple[Vector, Vector, Vector]:
+    """The first and last occupied bin of each column, trimmed of `TAIL` of its rows, and whether they hold almost all rows.
+
+    Where none is occupied, the last comes before the first.
+    """
     real = np.where(counts > _threshold(sigma, counts.size), counts, 0.0)
     total = real.sum(axis=1, keepdims=True)
     below = np.cumsum(real, axis=1)
     inner = (real > 0) & (below > TAIL * total) & (total - below + real > TAIL * total)
     several = (inner.sum(axis=1, keepdims=True) > 1) | ((real > 0).sum(axis=1, keepdims=True) == 1)
     inner = np.where(several, inner, real > 0)  # a rare value is trimmed only if a range remains without it
-    return inner.argmax(axis=1), inner.shape[1] - 1 - inner[:, ::-1].argmax(axis=1), total[:, 0] > 0
+    first, last = inner.argmax(axis=1), inner.shape[1] - 1 - inner[:, ::-1].argmax(axis=1)
+    return first, np.where(total[:, 0] > 0, last, first - 1), total[:, 0] > COVERED * size

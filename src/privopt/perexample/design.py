@@ -1,10 +1,12 @@
 """Design matrices: the rows of a linear model, dense or CSR, scaled and extended without a copy.
 
 A row is (x − centre)/scale, followed by the constant `intercept` if that is not 0. Centre and scale are folded into the
-coefficients, so the user's matrix is used as it is; sparse rows are never made dense, and so have no centre.
+coefficients, so the user's matrix is used as it is; sparse rows are never made dense, and so have no centre. Everything is
+computed in double precision: in single precision, rounding a sum over many rows moves it by more than one row does.
 """
 
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import scipy.sparse as sp
@@ -40,12 +42,13 @@ class Design:
     def __init__(self, matrix: Vector | sp.csr_array | sp.csr_matrix, frame: Frame) -> None:
         if sp.issparse(matrix) and frame.centre is not None:
             raise InputError("sparse rows cannot be centred without making them dense: give column ranges around 0.")
+        matrix = matrix.astype(float, copy=False)
         self._matrix = _Csr(matrix) if sp.issparse(matrix) else _Dense(matrix)
         self.frame = frame
         self._norms: dict[int, Vector] = {}
-        unusable = ~np.isfinite(self.norms(2))
-        if unusable.any():  # their norms stay infinite, so that a clip leaves them out; 0 × inf must not spoil the sum
-            self._matrix = self._matrix.without(unusable)
+        self._unusable = ~np.isfinite(self._matrix.norms(1, frame))
+        if self._unusable.any():  # their norms are infinite, so that a clip leaves them out; 0 × inf must not spoil the sum
+            self._matrix = self._matrix.without(self._unusable)
 
     def __len__(self) -> int:
         return self._matrix.shape[0]
@@ -56,11 +59,19 @@ class Design:
         return self._matrix.shape[1] + (self.frame.intercept != 0)
 
     def norms(self, order: int) -> Vector:
-        """The norm of each framed row, computed once."""
+        """The norm of each framed row, computed once; infinite for a row that is not finite.
+
+        Sums of centred rows cancel, and lose digits to a row that is nearly 0 under a huge weight. So no row counts as shorter
+        than a millionth of the centre: its weight is then bounded, and with it what it can round away.
+        """
         if order not in self._norms:
-            with np.errstate(over="ignore", invalid="ignore"):
-                powers = self._matrix.powers(order, self.frame) + abs(self.frame.intercept) ** order
-                self._norms[order] = powers ** (1 / order)
+            norms = self._matrix.norms(order, self.frame)
+            parts = [norms, np.full(len(norms), abs(self.frame.intercept))]
+            if self.frame.centre is not None:
+                shift = self.frame.centre if self.frame.scale is None else self.frame.centre / self.frame.scale
+                parts.append(np.full(len(norms), 1e-6 * np.linalg.norm(shift, ord=order)))
+            whole = reduce(np.hypot if order == 2 else np.add, parts)
+            self._norms[order] = np.where(self._unusable, np.inf, whole)
         return self._norms[order]
 
     def take(self, rows: Rows) -> "Batch":
@@ -111,23 +122,24 @@ class _Dense:
         return _Dense(np.where(rows[:, None], 0.0, self._values))
 
     def times(self, slopes: Vector) -> Vector:
-        product: Vector = self._values @ slopes.astype(self._values.dtype, copy=False)
+        product: Vector = self._values @ slopes
         return product
 
     def transposed_times(self, weights: Vector) -> Vector:
-        product: Vector = self._values.T @ weights.astype(self._values.dtype, copy=False)
+        product: Vector = self._values.T @ weights
         return product
 
-    def powers(self, order: int, frame: Frame) -> Vector:
+    def norms(self, order: int, frame: Frame) -> Vector:
         total = np.empty(self.shape[0])
         step = max(1, CHUNK // max(1, self.shape[1]))
-        for start in range(0, len(total), step):
-            chunk = self._values[start : start + step].astype(float)
-            if frame.centre is not None:
-                chunk -= frame.centre
-            if frame.scale is not None:
-                chunk /= frame.scale
-            total[start : start + step] = (np.abs(chunk) if order == 1 else chunk**2).sum(axis=1)
+        with np.errstate(all="ignore"):
+            for start in range(0, len(total), step):
+                chunk = self._values[start : start + step]
+                if frame.centre is not None:
+                    chunk = chunk - frame.centre
+                if frame.scale is not None:
+                    chunk = chunk / frame.scale
+                total[start : start + step] = _norms(np.abs(chunk), order)
         return total
 
 
@@ -148,19 +160,24 @@ class _Csr:
         return _Csr(matrix)
 
     def times(self, slopes: Vector) -> Vector:
-        product: Vector = self._matrix @ slopes.astype(self._matrix.dtype, copy=False)
+        product: Vector = self._matrix @ slopes
         return product
 
     def transposed_times(self, weights: Vector) -> Vector:
-        product: Vector = self._matrix.T @ weights.astype(self._matrix.dtype, copy=False)
+        product: Vector = self._matrix.T @ weights
         return product
 
-    def powers(self, order: int, frame: Frame) -> Vector:
-        values = self._matrix.data.astype(float)
-        if frame.scale is not None:
-            values /= frame.scale[self._matrix.indices]
-        values = np.abs(values) if order == 1 else values**2
-        return np.bincount(_row_of(self._matrix.indptr), values, minlength=self.shape[0])
+    def norms(self, order: int, frame: Frame) -> Vector:
+        with np.errstate(all="ignore"):
+            sizes = np.abs(self._matrix.data) / (1.0 if frame.scale is None else frame.scale[self._matrix.indices])
+        row_of = np.repeat(np.arange(self.shape[0]), np.diff(self._matrix.indptr))
+        if order == 1:
+            return np.bincount(row_of, sizes, minlength=self.shape[0]).astype(float)  # an empty count has no weights' type
+        largest = np.zeros(self.shape[0])
+        np.maximum.at(largest, row_of, sizes)
+        unit = np.where(largest > 0, largest, 1.0)
+        with np.errstate(all="ignore"):
+            return unit * np.sqrt(np.bincount(row_of, (sizes / unit[row_of]) ** 2, minlength=self.shape[0]))
 
 
 class _CsrRows:
@@ -185,5 +202,10 @@ class _CsrRows:
         return np.bincount(self._columns, self._data * weights[self._row_of], minlength=self.shape[1])
 
 
-def _row_of(indptr: Vector) -> Vector:
-    return np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+def _norms(sizes: Vector, order: int) -> Vector:
+    """Norms of rows of absolute values; the squares of tiny numbers would be 0, and those of huge ones infinite."""
+    if order == 1:
+        return sizes.sum(axis=1)
+    largest = sizes.max(axis=1, initial=0.0)
+    unit = np.where(largest > 0, largest, 1.0)
+    return unit * np.sqrt(((sizes / unit[:, None]) ** 2).sum(axis=1))

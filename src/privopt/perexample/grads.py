@@ -4,6 +4,7 @@ Clipping needs two things of the per-example vectors, their norms and a weighted
 are made of has to exist as an array.
 """
 
+import math
 from typing import Any, Protocol
 
 import numpy as np
@@ -46,7 +47,7 @@ class Materialized:
     """
 
     def __init__(self, values: Vector) -> None:
-        self.values = values.reshape(len(values), -1)
+        self.values = values.reshape(len(values), math.prod(values.shape[1:]))
 
     def norms(self, order: int) -> Vector:
         return np.linalg.norm(self.values, ord=order, axis=1)

@@ -23,12 +23,10 @@ class LinearGrads:
             sizes = np.abs(residuals)
         else:
             sizes = np.sqrt(np.einsum("ij,ij->i", residuals, residuals)) if order == 2 else np.abs(residuals).sum(axis=1)
-        with np.errstate(over="ignore", invalid="ignore"):
-            return sizes * self._batch.norms(order)
+        return sizes * self._batch.norms(order)
 
     def weighted_sum(self, weights: Vector) -> Vector:
-        with np.errstate(invalid="ignore"):
-            weighted = (self._residuals.T * weights).T
+        weighted = (self._residuals.T * weights).T
         if not np.isfinite(weighted).all():  # an example of weight 0 is absent, whatever its residual
             weighted[weights == 0] = 0.0
         return self._batch.weighted_sum(weighted).ravel()
@@ -53,4 +51,5 @@ class LinearOracle:
         coefficients = parameters if self._loss.outputs == 1 else parameters.reshape(self._loss.outputs, -1)
         batch = self._design.take(rows)
         targets = self._targets if rows is None else self._targets[rows]
-        return LinearGrads(self._loss.residuals(batch.scores(coefficients), targets), batch)
+        with np.errstate(all="ignore"):  # a warning would tell something about the data
+            return LinearGrads(self._loss.residuals(batch.scores(coefficients), targets), batch)

@@ -13,6 +13,7 @@ What dp-accounting 0.6 does that a caller must know, each pinned by a test:
 - PLD rounds losses up to a grid. Rounding errors add up over rounds, so `_grid` refines it with their number.
 """
 
+import logging
 import math
 from collections import Counter
 from typing import Literal, get_args
@@ -42,6 +43,9 @@ Accountant = Literal["auto", "pld", "rdp"]
 
 DEFAULT_GRID = 1e-4
 
+# dp-accounting remarks on every Rényi order that it leaves out; leaving one out costs tightness, never validity
+logging.getLogger("absl").addFilter(lambda record: "Excluding this order" not in record.msg)
+
 
 def epsilon(
     event: DpEvent,
@@ -64,7 +68,7 @@ def epsilon(
         parts[part] += count
     if not parts:
         return 0.0
-    if any(isinstance(part, NonPrivateDpEvent) or not _noise(part) > 0 for part in parts):
+    if any(not _noise(part) > 0 for part in parts):
         return math.inf
     if accountant not in get_args(Accountant):
         raise InputError(f"accountant is {accountant!r}; it is one of {', '.join(get_args(Accountant))}.")
@@ -89,6 +93,14 @@ def choose(event: DpEvent, neighbours: Neighbours, accountant: Accountant = "aut
     raise UnsupportedEvent(f"{' and '.join(wanted)} cannot account {describe(part)}, under {neighbours}. {remedy}.")
 
 
+def accountable(event: DpEvent) -> None:
+    """Refuse an event that no accountant can price for any neighbours."""
+    try:
+        choose(event, "add-remove")
+    except UnsupportedEvent:
+        choose(event, "replace-one")
+
+
 def _remedy(part: DpEvent, neighbours: Neighbours) -> str:
     if isinstance(part, SampledWithoutReplacementDpEvent) and neighbours == "add-remove":
         return 'Fixed-size samples have a known price under neighbours="replace-one" only'
@@ -100,10 +112,10 @@ def _remedy(part: DpEvent, neighbours: Neighbours) -> str:
 
 def _pld_supports(part: DpEvent, neighbours: Neighbours) -> bool:
     match part:
-        case GaussianDpEvent() | LaplaceDpEvent() | PureDpEvent() | FailureDpEvent():
+        case GaussianDpEvent() | LaplaceDpEvent() | PureDpEvent() | FailureDpEvent() | NonPrivateDpEvent():
             return True
         case PoissonSampledDpEvent(event=inner):
-            return isinstance(inner, GaussianDpEvent | LaplaceDpEvent | PureDpEvent)
+            return isinstance(inner, GaussianDpEvent | LaplaceDpEvent | PureDpEvent | NonPrivateDpEvent)
         case _:
             return False
 
@@ -111,9 +123,14 @@ def _pld_supports(part: DpEvent, neighbours: Neighbours) -> bool:
 def _pld(parts: Counter[DpEvent], delta: float, neighbours: Neighbours, grid: float | None) -> float:
     if grid is None and all(isinstance(part, GaussianDpEvent | FailureDpEvent) for part in parts):
         return _gaussian(parts, delta, neighbours)
-    if _rough(parts, delta, neighbours) <= 0:  # so much noise that δ alone covers it
+    if delta == 0:  # only pure events have a price then, and it adds up
+        pure = all(_pure(part) > 0 for part in parts)
+        changes = 2 if neighbours == "replace-one" else 1
+        return changes * sum(count * _pure(part) for part, count in parts.items()) if pure else math.inf
+    rough = _rough(parts, delta, neighbours)
+    if rough <= 0:  # so much noise that δ alone covers it
         return 0.0
-    step = grid or _grid(parts, delta, neighbours)
+    step = grid or _grid(parts, rough)
     total = pld.identity(value_discretization_interval=step)
     for part, count in parts.items():
         total = total.compose(_distribution(part, count, neighbours, step))
@@ -173,13 +190,13 @@ def _failure(part: DpEvent) -> float:
     return float(part.delta) if isinstance(part, FailureDpEvent) else 0.0
 
 
-def _grid(parts: Counter[DpEvent], delta: float, neighbours: Neighbours) -> float:
+def _grid(parts: Counter[DpEvent], rough: float) -> float:
     """A grid that rounding errors of this many rounds do not show on.
 
     Losses of one sampled round have a standard deviation of about ε/(5√T); rounding them to a hundredth of ε/√T inflates
     their variance by a quarter of a percent. Large ε bear a coarser grid, and need it: the table has ε/grid entries.
     """
-    rough = min(_rough(parts, delta, neighbours), 1e5)
+    rough = min(rough, 1e5)
     grid = DEFAULT_GRID * max(1.0, rough / 10)
     for part, count in parts.items():
         if isinstance(part, PoissonSampledDpEvent | LaplaceDpEvent | PureDpEvent):
@@ -209,7 +226,7 @@ def _rough(parts: Counter[DpEvent], delta: float, neighbours: Neighbours) -> flo
 
 def _rdp_supports(part: DpEvent, neighbours: Neighbours) -> bool:
     match part:
-        case GaussianDpEvent() | LaplaceDpEvent():
+        case GaussianDpEvent() | LaplaceDpEvent() | NonPrivateDpEvent():
             return True
         case PoissonSampledDpEvent(event=GaussianDpEvent()):
             return neighbours == "add-remove"
@@ -246,6 +263,8 @@ def _noise(part: DpEvent) -> float:
     match part:
         case GaussianDpEvent(noise_multiplier=noise) | LaplaceDpEvent(noise_multiplier=noise):
             return float(noise)
+        case NonPrivateDpEvent():
+            return 0.0
         case PoissonSampledDpEvent(event=inner) | SampledWithoutReplacementDpEvent(event=inner):
             return _noise(inner)
         case _:

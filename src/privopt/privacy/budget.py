@@ -15,7 +15,8 @@ class Budget:
     """An (ε, δ) guarantee, the neighbours it speaks of and the unit that it protects.
 
     **Guarantee** Whatever one unit's data are, adding or removing them (or, with `"replace-one"`, changing them) multiplies
-    the probability of any outcome by at most e^ε, but for an exception of probability at most δ.
+    the probability of any outcome by at most e^ε, but for an exception of probability at most δ. The unit is whatever one example
+    of the oracle stands for: `"user"` is right only if all of a user's rows are one example.
 
     >>> Budget(1.0, 1e-6)
     Budget(epsilon=1.0, delta=1e-06, neighbours='add-remove', unit='example')

@@ -15,6 +15,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import time
 import uuid
 from collections.abc import Iterable, Sequence
@@ -31,6 +32,7 @@ from privopt.privacy.events import DpEvent, NoOpDpEvent, SelfComposedDpEvent, at
 
 FORMAT = "privopt-ledger-1"
 _START = b'{"hash":"'  # of every line
+_LINE = re.compile(rb'\{"hash":"([0-9a-f]{32})","body":(\{.*\})\}')
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Ledger:
     def read(cls, path: str | os.PathLike[str]) -> "Ledger":
         """The ledger as it stands, without locking it for writing: for showing what was spent."""
         ledger = cls()
-        lines, _ = _complete_lines(Path(path))
+        lines, _ = _lines(Path(path))
         if not lines:
             raise LedgerError(f"{path} holds no ledger.")
         ledger._load(Path(path), lines)
@@ -150,27 +152,21 @@ class Ledger:
         self._entries.extend(entries)
 
     def _open(self, path: Path) -> None:
-        lines, end = _complete_lines(path)
+        lines, rest = _lines(path)
+        if not lines and rest and not (rest.startswith(_START) or _START.startswith(rest)):
+            raise LedgerError(f"{path} is not a ledger. Nothing was changed; give the ledger another name.")
         if lines:
             cap = self.budget
             self._load(path, lines)
             if cap is not None and cap != self.budget:
                 raise LedgerError(f"{path} was opened with {cap}, but it was made for {self.budget}.")
-            if path.stat().st_size > end:
+            if rest:  # a line cut short by a crash: its charge was never acted on
                 with path.open("r+b") as file:
-                    file.truncate(end)
-                    _sync(file.fileno())
+                    file.truncate(path.stat().st_size - len(rest))
+                    os.fsync(file.fileno())
             return
-        if path.exists():  # empty, or a first line cut short: a ledger that nothing was ever charged to
-            start = path.read_bytes()
-            if not (start.startswith(_START) or _START.startswith(start)):
-                raise LedgerError(f"{path} is not a ledger. Nothing was changed; give the ledger another name.")
-            path.unlink()
-        head = {
-            "format": FORMAT,
-            "budget": None if self.budget is None else asdict(self.budget),
-            "made": int(time.time()),
-        }
+        path.unlink(missing_ok=True)  # at most the first line, cut short: nothing was ever charged
+        head = {"format": FORMAT, "budget": None if self.budget is None else asdict(self.budget), "made": int(time.time())}
         self._write(path, [head])
         _sync_directory(path.parent)
 
@@ -193,13 +189,15 @@ class Ledger:
             text = json.dumps(body, separators=(",", ":"), sort_keys=True)
             tip = _chain(tip, text)
             block += _START + f'{tip}","body":{text}}}\n'.encode()
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":  # a last line that a crash left without its newline
+            block = b"\n" + block
         try:
             written = os.write(descriptor, block)
             if written < len(block):
                 raise OSError(f"only {written} of {len(block)} bytes fitted on the disk")
-            _sync(descriptor)
+            os.fsync(descriptor)
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(descriptor, size)
@@ -217,7 +215,8 @@ class Run:
         self.name = name
         self.position = 0
         self._paid: list[DpEvent] = []
-        self._cleared = (0, 0)  # releases of this run found affordable, and the ledger's length then
+        self._cleared: list[DpEvent] = []  # the next releases, found affordable
+        self._seen = 0  # when the ledger had so many entries
         for entry in ledger.entries:
             if entry.run == name:
                 self._paid.extend([entry.event] * entry.count)
@@ -247,28 +246,30 @@ class Run:
             else:
                 fresh.append(event)
             position += 1
-        known = self._cleared[1] == len(self.ledger.entries) and position <= self._cleared[0]
-        if fresh and not known and not self.ledger.allows(fresh):
+        cleared = self._seen == len(self.ledger.entries) and fresh == self._cleared[: len(fresh)]
+        if fresh and not cleared and not self.ledger.allows(fresh):
             raise BudgetExceeded(f"{len(fresh)} more releases would exceed the ledger's budget: {self.ledger.budget}.")
         charges = [Entry(self.name, event, count) for event, count in atoms(compose(fresh))]
         if charges:
             self.ledger._append(charges)
         self._paid.extend(fresh)
-        self._cleared = (self._cleared[0] if known else position, len(self.ledger.entries))
+        self._cleared = self._cleared[len(fresh) :] if cleared else []
+        self._seen = len(self.ledger.entries)
         self.position = position
 
     def affordable(self, events: Sequence[DpEvent]) -> int:
-        """How many of the next releases the ledger's budget holds; what is paid already is affordable."""
-        fresh = events[max(0, len(self._paid) - self.position) :]  # a round without cost only makes this conservative
+        """How many of the next releases the ledger's budget holds; what is paid already is affordable, and so is what is free."""
+        costly = [place for place, event in enumerate(events) if not isinstance(event, NoOpDpEvent)]
+        fresh = [events[place] for place in costly[max(0, len(self._paid) - self.position) :]]
         few, many = 0, len(fresh)
         if not self.ledger.allows(fresh):
             while many - few > 1:
                 middle = (few + many) // 2
                 few, many = (middle, many) if self.ledger.allows(fresh[:middle]) else (few, middle)
             many = few
-        total = len(events) - len(fresh) + many
-        self._cleared = (self.position + total, len(self.ledger.entries))
-        return total
+        self._cleared, self._seen = fresh[:many], len(self.ledger.entries)
+        held = len(costly) - len(fresh) + many
+        return len(events) if held == len(costly) else costly[held]
 
 
 def _copy(budget: Budget | None, entries: list[Entry]) -> Ledger:
@@ -286,28 +287,34 @@ def _chain(tip: str, text: str) -> str:
 
 
 def _checked(path: Path, number: int, line: bytes, tip: str) -> tuple[dict[str, Any], str]:
-    try:
-        record = json.loads(line)
-        text = json.dumps(record["body"], separators=(",", ":"), sort_keys=True)
-        good = record["hash"] == _chain(tip, text)
-    except (ValueError, KeyError, TypeError):
-        good = False
-    if not good:
+    record = _LINE.fullmatch(line)  # the text itself is hashed: 5 and 5.0 are the same number, but not the same line
+    if record is None or record[1].decode() != _chain(tip, record[2].decode("ascii", "replace")):
         raise LedgerError(
             f"{path} is damaged at line {number}: its hash does not match. Nothing was changed; restore the file from a "
             "copy, and if there is none, treat the budget as spent."
         )
-    return record["body"], record["hash"]
+    body: dict[str, Any] = json.loads(record[2])
+    return body, record[1].decode()
 
 
-def _complete_lines(path: Path) -> tuple[list[bytes], int]:
-    """The lines that end in a newline, and where the last of them ends; a crash leaves at most one that does not."""
+def _lines(path: Path) -> tuple[list[bytes], bytes]:
+    """The lines that a newline ends, and what follows the last of them, which a crash may have cut short.
+
+    A record that is whole although its newline is missing counts as a line: its charge was written, if perhaps not used. One
+    that something else follows was damaged.
+    """
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        return [], 0
-    end = content.rfind(b"\n") + 1
-    return content[:end].splitlines(), end
+        return [], b""
+    *lines, rest = content.split(b"\n")
+    try:
+        _, end = json.JSONDecoder().raw_decode(rest.decode("ascii", "replace"))
+    except ValueError:
+        return lines, rest
+    if end < len(rest):
+        raise LedgerError(f"{path} is damaged at line {len(lines) + 1}: it does not end as it should. Nothing was changed.")
+    return [*lines, rest], b""
 
 
 def _lock(path: Path) -> FileLock:
@@ -318,10 +325,6 @@ def _lock(path: Path) -> FileLock:
     except Timeout:
         raise LedgerError(f"{path} is in use by another process. Wait for it, or use another ledger.") from None
     return lock
-
-
-def _sync(descriptor: int) -> None:
-    os.fsync(descriptor)
 
 
 def _sync_directory(path: Path) -> None:

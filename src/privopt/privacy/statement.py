@@ -62,6 +62,8 @@ class Statement:
         ):
             if items:
                 lines += [f"{title}:", *(f"  - {item}" for item in items)]
+        if self.settings:
+            lines += ["Settings:", *(f"  - {name}: {_shown(value)}" for name, value in self.settings.items())]
         if self.seeded:
             lines.append(
                 "WARNING: the noise came from a fixed seed. Whoever knows the seed can remove the noise: for tests only."
@@ -106,15 +108,10 @@ class Statement:
 
     def to_html(self) -> str:
         """A page of its own."""
-        rows = "".join(
-            f"<tr><th>{html.escape(str(key))}</th><td>{html.escape(_shown(value))}</td></tr>"
-            for key, value in self.settings.items()
-        )
         return _PAGE.format(
             epsilon=f"{self.epsilon:.4g}",
             delta=f"{self.budget.delta:.3g}",
             text=html.escape(self.text()),
-            rows=rows,
             data=html.escape(json.dumps(self.to_json(), indent=2)),
         )
 
@@ -129,12 +126,10 @@ _PAGE = """<!doctype html>
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 50rem; margin: 3rem auto; padding: 0 1rem; color: #1b1f24 }}
 h1 {{ font-size: 1.4rem }} .claim {{ font-size: 2rem; color: #0b5cad }}
 pre {{ white-space: pre-wrap; background: #f5f7f9; padding: 1rem; border-radius: 6px; font-size: .85rem }}
-th {{ text-align: left; padding-right: 2rem; font-weight: 500 }}
 </style>
 <h1>Privacy statement</h1>
 <p class="claim">ε = {epsilon}, δ = {delta}</p>
 <pre>{text}</pre>
-<h2>Settings</h2><table>{rows}</table>
 <details><summary>The same for machines</summary><pre>{data}</pre></details>
 </html>
 """

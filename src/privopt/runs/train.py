@@ -17,7 +17,7 @@ import numpy as np
 
 from privopt import datasets
 from privopt.checkpoint import Checkpoint
-from privopt.datasets import Categorical, Encoding, Kind, Numeric, Schema, Table, UnknownCategorical, UnknownNumeric
+from privopt.datasets import Categorical, Encoding, Ignored, Kind, Numeric, Schema, Table, UnknownCategorical, UnknownNumeric
 from privopt.errors import InputError, PrivoptWarning
 from privopt.linear_model.scaling import RANGES_SHARE, share_of
 from privopt.linear_model.training import Observer, check, drowned, train
@@ -74,12 +74,18 @@ class _Prepared:
 
 def _prepare(order: Order) -> _Prepared:
     table = datasets.read(order.file, order.target)
+    if table.frame is None and order.schema is not None and order.schema.columns:
+        raise InputError(f"{order.file} has no named columns, so the schema can say nothing about them. Leave 'columns' out.")
+    if table.frame is not None and order.settings.bounds is not None:
+        raise InputError("--row-norm is for LIBSVM and npz files. For named columns, declare ranges in a --schema.")
+    if order.schema is not None and order.target in order.schema.columns:
+        raise InputError(f"the schema describes the target {order.target!r} under 'columns'. Describe it under 'target'.")
     if table.target is None:
         raise InputError(f"{order.file} has no target to learn. Name its column with --target.")
     budget = order.budget(len(table))
     task = order.task or _task(table.target, order.schema)
     classes, targets = _classes(table.target, order.schema) if task == "classify" else ((), _numbers(table.target))
-    check(order.settings, budget, len(table))
+    check(order.settings, budget)
     kinds = {} if table.frame is None else datasets.kinds(table.frame, order.schema)
     for name, kind in kinds.items():
         if table.frame is not None and isinstance(kind, Numeric | UnknownNumeric):
@@ -91,10 +97,14 @@ def _prepare(order: Order) -> _Prepared:
 
 
 def _task(target: Vector, schema: Schema | None) -> Task:
-    """As the schema says; else by the target's type. LIBSVM writes classes as numbers, such as −1.0 and 1.0."""
+    """As the schema says; else by the target's type, and for numbers by whether there are two of them."""
     if schema is not None and (schema.classes or schema.target):
         return "classify" if schema.classes else "regress"
-    return "regress" if np.asarray(target).dtype.kind == "f" and len(np.unique(target)) > 2 else "classify"
+    if target.dtype.kind not in "iuf" or len(np.unique(target)) <= 2:
+        return "classify"
+    if target.dtype.kind == "f" and (target != np.round(target)).any():
+        return "regress"
+    raise InputError("the target holds whole numbers, which may be classes or amounts. Say --task classify or --task regress.")
 
 
 def _classes(target: Vector, schema: Schema | None) -> tuple[tuple[str, ...], Vector]:
@@ -192,9 +202,8 @@ def _surveyed(table: Table, kinds: dict[str, Kind], budget: Budget, spending: Ru
         ranges = survey.column_ranges(
             lambda: _blocks(values), len(table), len(numeric), noise_multiplier=noise, spending=spending, rng=rng
         )
-        found |= {
-            name: Numeric(float(low), float(high)) for name, low, high in zip(numeric, ranges.low, ranges.high, strict=True)
-        }
+        for name, low, high, known in zip(numeric, ranges.low, ranges.high, ranges.known, strict=True):
+            found[name] = Numeric(float(low), float(high)) if known else Ignored()
         paid.append(f"the ranges of {', '.join(numeric)}")
     if categorical:
         named = survey.categories(
@@ -204,9 +213,16 @@ def _surveyed(table: Table, kinds: dict[str, Kind], budget: Budget, spending: Ru
             spending=spending,
             rng=rng,
         )
-        for name, values_named in zip(categorical, named, strict=True):
-            found[name] = Categorical(tuple(values_named)) if values_named else datasets.Ignored()
+        for name, frequent in zip(categorical, named, strict=True):
+            found[name] = Categorical(tuple(frequent)) if frequent else Ignored()
         paid.append(f"the frequent categories of {', '.join(categorical)}")
+    if lost := [name for name in (*numeric, *categorical) if found[name] == Ignored()]:
+        warnings.warn(
+            f"too few rows to learn privately, at this budget, what {', '.join(map(repr, lost))} hold: left out of the model. "
+            "Declare their ranges or categories in a --schema if they are publicly known.",
+            PrivoptWarning,
+            stacklevel=2,
+        )
     return found, paid
 
 

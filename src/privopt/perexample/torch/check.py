@@ -1,0 +1,69 @@
+"""The check on attaching: gradients of made-up examples against plain autograd on each example alone."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from privopt.perexample.torch.data import call, rows_of, score, synthetic
+from privopt.perexample.torch.errors import UnsupportedLayer, UnsupportedLoss
+from privopt.perexample.torch.flat import Layout
+from privopt.perexample.torch.functions import gradients
+from privopt.perexample.torch.losses import Loss
+from privopt.perexample.torch.record import Recorder
+
+EXAMPLES = 3
+TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
+
+
+def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> None:
+    """Refuse a model or loss whose per-example gradients do not add up. Only the shapes and types of the data are used."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = synthetic(inputs, EXAMPLES, generator)
+    targets = synthetic(targets, EXAMPLES, generator, positive=True)
+    layout = Layout(recorder.model)
+    weights = torch.tensor([1.0, -0.5, 2.0], dtype=layout.dtype, device=layout.device)
+    with _evaluating(recorder.model):
+        ours = layout.views(gradients(recorder, layout, loss, inputs, targets).weighted_sum(weights))
+        alone: dict[str, Tensor] = {name: torch.zeros_like(parameter) for name, parameter in layout.parameters.items()}
+        for i, weight in enumerate(weights.tolist()):
+            own = rows_of((inputs, targets), slice(i, i + 1))
+            with torch.enable_grad():
+                value = score(loss, call(recorder.model, own[0]), own[1])
+            if value.shape != (1,):
+                raise UnsupportedLoss(
+                    f"the loss gave a value of shape {tuple(value.shape)} for one example. Give one value for each: a tensor of shape (1,)."
+                )
+            found = (
+                torch.autograd.grad(value[0], list(layout.parameters.values()), allow_unused=True) if value.requires_grad else ()
+            )
+            for name, gradient in zip(alone, found, strict=False):
+                if gradient is not None:
+                    alone[name] += weight * (gradient.to_dense() if gradient.is_sparse else gradient)
+    tolerance = TOLERANCE.get(layout.dtype, 5e-2)
+    size = max(float(value.abs().max()) for value in alone.values() if value.numel())
+    wrong = [
+        name
+        for name, value in alone.items()
+        if value.numel() and bool(value.isfinite().all()) and not float((ours[name] - value).abs().max()) <= tolerance * size
+    ]
+    if wrong:
+        raise UnsupportedLayer(
+            f"the gradients of {', '.join(wrong[:5])}{' and more' if len(wrong) > 5 else ''} are not those of each example alone. Either the model or "
+            "the loss mixes examples (the batch must be the first dimension everywhere), or a parameter is used outside the module that "
+            "owns it: call that module instead, or share the parameter between modules (decoder.weight = embedding.weight)."
+        )
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Without dropout, for a while."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

@@ -1,0 +1,57 @@
+"""Examples: tensors, or tuples or dicts of tensors, whose first dimension is the example."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map
+
+from privopt.errors import InputError
+
+
+def size_of(data: Any) -> int:
+    """How many examples there are."""
+    tensors = [x for x in tree_flatten(data)[0] if isinstance(x, Tensor)]
+    sizes = {x.shape[0] if x.ndim else 0 for x in tensors}
+    if len(sizes) != 1:
+        raise InputError(
+            f"inputs and targets must be tensors with one row for each example: they have {sorted(sizes) or 'no'} rows."
+        )
+    return int(sizes.pop())
+
+
+def rows_of(data: Any, rows: Tensor | slice) -> Any:
+    """These examples."""
+    return tree_map(lambda x: x[rows] if isinstance(x, Tensor) else x, data)
+
+
+def call(model: Callable[..., Any], inputs: Any) -> Any:
+    """The model on a tensor, on a tuple of arguments, or on a dict of named ones."""
+    if isinstance(inputs, dict):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
+
+
+def score(loss: Callable[..., Tensor], output: Any, targets: Any) -> Tensor:
+    """The loss of an output: targets are none, a tensor, or a tuple of arguments."""
+    if targets is None:
+        return loss(output)
+    return loss(output, *targets) if isinstance(targets, tuple | list) else loss(output, targets)
+
+
+def synthetic(data: Any, examples: int, generator: torch.Generator, *, positive: bool = False) -> Any:
+    """Made-up data of the same kind: normal (or uniform on [0, 1]) numbers, integers 0 and 1, and False."""
+
+    def made(x: Any) -> Any:
+        if not isinstance(x, Tensor):
+            return x
+        shape = (examples, *x.shape[1:])
+        if x.dtype == torch.bool:
+            return torch.zeros(shape, dtype=x.dtype, device=x.device)
+        if x.is_floating_point():
+            draw = torch.rand if positive else torch.randn
+            return draw(shape, generator=generator).to(x)
+        return torch.randint(0, 2, shape, generator=generator).to(x)
+
+    return tree_map(made, data)

@@ -1,0 +1,45 @@
+"""Gradients that exist: one row for each example."""
+
+from torch import Tensor
+
+from privopt.perexample.torch.factors.factor import Factor, absolutes, squares
+
+
+class Dense:
+    """gᵢ = values[i]. The squares are kept: a weight's norm may need those of its bias."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+        self._squares: Tensor | None = None
+
+    @property
+    def examples(self) -> int:
+        return self.values.shape[0]
+
+    def squared_norms(self, diagonal: Tensor | None = None) -> Tensor:
+        if diagonal is not None:
+            return squares(self.values * diagonal)
+        if self._squares is None:
+            self._squares = squares(self.values)
+        return self._squares
+
+    def absolute_norms(self, diagonal: Tensor | None = None) -> Tensor:
+        return absolutes(self.values if diagonal is None else self.values * diagonal)
+
+    def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
+        out.view(-1).addmv_(self.values.flatten(1).T, weights)
+
+    def dots(self, vector: Tensor) -> Tensor:
+        return self.values.flatten(1) @ vector.reshape(-1)
+
+    def dense(self) -> Tensor:
+        return self.values
+
+    def take(self, index: Tensor) -> "Dense":
+        return Dense(self.values[index])
+
+    def minus(self, other: Factor, weight: float) -> "Dense":
+        return Dense(self.values - weight * other.dense())
+
+    def plus(self, other: Factor) -> "Dense":
+        return Dense(self.values + other.dense())

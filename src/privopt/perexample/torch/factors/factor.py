@@ -1,0 +1,108 @@
+"""Factors: the gradients of one parameter, one for each example, kept as what they are made of.
+
+| factor | the gradient of example i | made by |
+|---|---|---|
+| `Outer` | Σₜ δᵢₜ ⊗ aᵢₜ | linear, convolution, recurrent and attention weights |
+| `Lookup` | Σₜ δᵢₜ in row idᵢₜ | embeddings |
+| `Dense` | itself | biases, norm layers, everything else |
+| `Total` | a sum of different kinds | a weight shared by, say, an embedding and a linear layer |
+
+A norm that is computed without forming the vector must not come out too small when terms cancel: then an example would be
+clipped too little. Where that could happen the vectors of those examples are formed (`CANCELLED`).
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+CANCELLED = 3e-3  # of what the squared norm could be without cancellation; below it rounding shows
+BLOCK = 1 << 20  # numbers of formed gradients at a time
+
+
+class Factor(Protocol):
+    """The gradients of one parameter."""
+
+    @property
+    def examples(self) -> int:
+        """How many examples there are."""
+        ...
+
+    def squared_norms(self, diagonal: Tensor | None = None) -> Tensor:
+        """‖gᵢ ⊙ diagonal‖² for each example."""
+        ...
+
+    def absolute_norms(self, diagonal: Tensor | None = None) -> Tensor:
+        """‖gᵢ ⊙ diagonal‖₁ for each example."""
+        ...
+
+    def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
+        """out += Σ wᵢ gᵢ, in the parameter's shape."""
+        ...
+
+    def dots(self, vector: Tensor) -> Tensor:
+        """⟨gᵢ, vector⟩ for each example."""
+        ...
+
+    def dense(self) -> Tensor:
+        """(examples, *shape): the gradients themselves."""
+        ...
+
+    def take(self, index: Tensor) -> "Factor":
+        """The gradients of these examples."""
+        ...
+
+    def minus(self, other: "Factor", weight: float) -> "Factor":
+        """gᵢ − weight · g′ᵢ."""
+        ...
+
+    def plus(self, other: "Factor") -> "Factor":
+        """gᵢ + g′ᵢ: the parameter was used twice."""
+        ...
+
+
+def squares(rows: Tensor) -> Tensor:
+    """‖rowᵢ‖² over all dimensions but the first."""
+    flat = rows.flatten(1)
+    return torch.linalg.vecdot(flat, flat)
+
+
+def in_blocks(factor: Factor, numbers: int, norm: "Norm", diagonal: Tensor | None) -> Tensor:
+    """Norms of formed gradients, some examples at a time."""
+    step = max(1, BLOCK // max(1, numbers))
+    parts = []
+    for start in range(0, factor.examples, step):
+        rows = factor.take(torch.arange(start, min(start + step, factor.examples))).dense()
+        parts.append(norm(rows if diagonal is None else rows * diagonal))
+    return torch.cat(parts) if parts else torch.zeros(0)
+
+
+class Norm(Protocol):
+    """A norm of each row."""
+
+    def __call__(self, rows: Tensor, /) -> Tensor:
+        """(examples,)"""
+        ...
+
+
+def absolutes(rows: Tensor) -> Tensor:
+    """‖rowᵢ‖₁ over all dimensions but the first."""
+    return rows.flatten(1).abs().sum(1)
+
+
+def repaired(values: Tensor, possible: Tensor, factor: Factor, numbers: int, diagonal: Tensor | None) -> Tensor:
+    """Squared norms, formed again where terms cancelled."""
+    doubtful = values < CANCELLED * possible
+    if bool(doubtful.any()):
+        index = doubtful.nonzero().squeeze(1)
+        values = values.index_copy(0, index, in_blocks(factor.take(index), numbers, squares, diagonal))
+    return values
+
+
+def added(parts: Sequence[Tensor]) -> Tensor:
+    """Their sum."""
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total

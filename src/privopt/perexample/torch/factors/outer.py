@@ -1,0 +1,302 @@
+"""Gradients that are sums of outer products: every weight that multiplies.
+
+gᵢ = Σₜ δᵢₜ ⊗ aᵢₜ, where t runs over time, pixels, calls of the module, or the two points of a difference. One step is the closed
+form ‖a‖²‖δ‖². For more there are two ways: the Gram matrices of a and δ (T² (p + q) products), or forming gᵢ (T p q products, which the
+weighted sum then need not do again). The cheaper one is taken, by sizes that are public.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor
+
+from privopt.perexample.torch.factors.dense import Dense
+from privopt.perexample.torch.factors.factor import BLOCK, Factor, absolutes, added, in_blocks, repaired, squares
+from privopt.perexample.torch.factors.total import Total
+
+TRAFFIC = 24  # products that take as long as writing one number of a formed gradient and reading it twice
+KEEP = 1 << 22  # numbers of formed gradients that may always be kept for the weighted sum
+SHARE = 2  # … or this many times the numbers of a and δ
+
+
+class Source(Protocol):
+    """The a of Σ δ ⊗ a: a tensor, or something that is unfolded when it is needed."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """(rows, time, width)"""
+        ...
+
+    @property
+    def stored(self) -> int:
+        """How many numbers are kept."""
+        ...
+
+    def block(self, start: int, stop: int) -> Tensor:
+        """These rows: (stop − start, time, width)."""
+        ...
+
+    def take(self, index: Tensor) -> Self:
+        """These rows."""
+        ...
+
+    def less(self, other: Self) -> Self:
+        """a − a′."""
+        ...
+
+    def contract(self, gradients: Tensor, groups: int) -> Tensor:
+        """Σᵢₜ δᵢₜ ⊗ aᵢₜ for each group: (groups · q, width)."""
+        ...
+
+
+class Signal:
+    """A source that is a tensor (rows, time, width)."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.values.shape
+
+    @property
+    def stored(self) -> int:
+        return self.values.numel()
+
+    def block(self, start: int, stop: int) -> Tensor:
+        return self.values[start:stop]
+
+    def take(self, index: Tensor) -> "Signal":
+        return Signal(self.values[index])
+
+    def less(self, other: "Signal") -> "Signal":
+        return Signal(self.values - other.values)
+
+    def contract(self, gradients: Tensor, groups: int) -> Tensor:
+        return contracted(self.values, gradients, groups)
+
+
+def contracted(inputs: Tensor, gradients: Tensor, groups: int) -> Tensor:
+    """Σᵢₜ δᵢₜ ⊗ aᵢₜ for each group, where rows are examples × groups."""
+    if groups == 1:
+        return gradients.reshape(-1, gradients.shape[2]).T @ inputs.reshape(-1, inputs.shape[2])
+    a = inputs.unflatten(0, (-1, groups)).transpose(0, 1).flatten(1, 2)
+    d = gradients.unflatten(0, (-1, groups)).transpose(0, 1).flatten(1, 2)
+    return torch.bmm(d.transpose(1, 2), a).flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class Term:
+    """δ ⊗ a, summed over time. δ is (rows, time, q); a is (rows, time, p); rows are examples × groups."""
+
+    source: Source
+    gradients: Tensor
+
+    @property
+    def time(self) -> int:
+        return self.gradients.shape[1]
+
+
+class Outer:
+    """gᵢ = Σ over terms and time of δᵢₜ ⊗ aᵢₜ, a weight of `shape`."""
+
+    def __init__(self, terms: Sequence[Term], shape: torch.Size, groups: int = 1) -> None:
+        self.terms, self.shape, self.groups = tuple(terms), shape, groups
+        self._formed: Tensor | None = None
+
+    @classmethod
+    def of(cls, inputs: Tensor, gradients: Tensor, shape: torch.Size) -> "Outer":
+        """From a and δ of shape (examples, width) or (examples, time, width)."""
+        if inputs.ndim == 2:
+            inputs, gradients = inputs.unsqueeze(1), gradients.unsqueeze(1)
+        return cls([Term(Signal(inputs), gradients)], shape)
+
+    @property
+    def _rows(self) -> int:
+        return self.terms[0].gradients.shape[0]
+
+    @property
+    def examples(self) -> int:
+        return self._rows // self.groups
+
+    @property
+    def _time(self) -> int:
+        return sum(term.time for term in self.terms)
+
+    @property
+    def _sides(self) -> tuple[int, int]:
+        return self.terms[0].source.shape[2], self.terms[0].gradients.shape[2]
+
+    @property
+    def _numbers(self) -> int:
+        p, q = self._sides
+        return self.groups * p * q
+
+    def _once(self) -> bool:
+        return len(self.terms) == 1 and self._time == 1
+
+    def _may_keep(self) -> bool:
+        stored = sum(term.source.stored + term.gradients.numel() for term in self.terms)
+        return self.examples * self._numbers <= max(KEEP, SHARE * stored)
+
+    def _gram_is_cheaper(self) -> bool:
+        p, q = self._sides
+        time = self._time
+        again = 0 if self._may_keep() else time * p * q
+        return time * time * (p + q) + time * p * q < p * q * (time + TRAFFIC) + again
+
+    def squared_norms(self, diagonal: Tensor | None = None) -> Tensor:
+        if diagonal is not None:
+            return self._scaled_squared_norms(diagonal)
+        if self._once():
+            term = self.terms[0]
+            return self._over_groups(squares(term.source.block(0, self._rows)) * squares(term.gradients))
+        if self._formed is None and self._gram_is_cheaper():
+            return self._gram_norms()
+        if self._formed is None and self._may_keep():
+            self._formed = self._form()
+        if self._formed is not None:
+            return squares(self._formed)
+        return self._norms_in_blocks()
+
+    def _scaled_squared_norms(self, diagonal: Tensor) -> Tensor:
+        if self._once() and self.groups == 1:  # ‖g ⊙ D‖² = (δ²)ᵀ D² (a²)
+            term = self.terms[0]
+            a, d = term.source.block(0, self._rows).squeeze(1), term.gradients.squeeze(1)
+            return torch.linalg.vecdot(d.square() @ diagonal.view(self.shape[0], -1).square(), a.square())
+        if self._formed is None and self._may_keep():
+            self._formed = self._form()
+        if self._formed is not None:
+            return squares(self._formed * diagonal.reshape(1, -1, self._formed.shape[2]))
+        return in_blocks(self, self._numbers, squares, diagonal)
+
+    def _over_groups(self, rows: Tensor) -> Tensor:
+        return rows if self.groups == 1 else rows.view(-1, self.groups).sum(1)
+
+    def _gram_norms(self) -> Tensor:
+        p, q = self._sides
+        # Gram matrices and, if they have to be unfolded, the inputs themselves
+        step = max(self.groups, BLOCK // max(1, self._time * (self._time + p)) // self.groups * self.groups)
+        blocks = [self._gram_block(start, min(start + step, self._rows)) for start in range(0, self._rows, step)]
+        values, possible = (torch.cat(parts) for parts in zip(*blocks, strict=True))
+        return repaired(values, possible, self, self._numbers, None)
+
+    def _gram_block(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        inputs = [term.source.block(start, stop) for term in self.terms]
+        outputs = [term.gradients[start:stop] for term in self.terms]
+        values, sizes = [], []
+        for k, (a, d) in enumerate(zip(inputs, outputs, strict=True)):
+            if a.shape[1] == 1:
+                own_a, own_d = squares(a).unsqueeze(1), squares(d).unsqueeze(1)
+                values.append((own_a * own_d).squeeze(1))
+            else:
+                gram_a, gram_d = torch.bmm(a, a.transpose(1, 2)), torch.bmm(d, d.transpose(1, 2))
+                own_a, own_d = gram_a.diagonal(dim1=1, dim2=2), gram_d.diagonal(dim1=1, dim2=2)
+                values.append(torch.linalg.vecdot(gram_a.flatten(1), gram_d.flatten(1)))
+            sizes.append((own_a * own_d).clamp_min(0).sqrt().sum(1))
+            for a2, d2 in zip(inputs[:k], outputs[:k], strict=True):
+                cross_a, cross_d = torch.bmm(a, a2.transpose(1, 2)), torch.bmm(d, d2.transpose(1, 2))
+                values.append(2 * torch.linalg.vecdot(cross_a.flatten(1), cross_d.flatten(1)))
+        return self._over_groups(added(values)), self._over_groups(added(sizes)).square()
+
+    def _form(self) -> Tensor:
+        """(examples, groups · q, p)"""
+        p, q = self._sides
+        rows = self._rows
+        formed = self.terms[0].gradients.new_empty(rows, q, p)
+        for place, term in enumerate(self.terms):
+            step = rows if isinstance(term.source, Signal) else self._step(term)
+            for start in range(0, rows, step):
+                part = slice(start, min(start + step, rows))
+                deltas, inputs = term.gradients[part].transpose(1, 2), term.source.block(part.start, part.stop)
+                if place == 0:
+                    torch.bmm(deltas, inputs, out=formed[part])
+                else:
+                    formed[part].baddbmm_(deltas, inputs)
+        return formed.view(-1, self.groups * q, p)
+
+    def _step(self, term: Term) -> int:
+        """Rows that are unfolded at a time."""
+        return max(1, BLOCK // max(1, term.source.shape[1] * term.source.shape[2]) // self.groups) * self.groups
+
+    def _norms_in_blocks(self) -> Tensor:
+        """Form a few gradients, take their norms, forget them."""
+        p, q = self._sides
+        step = max(1, min(BLOCK // max(1, p * q), *(self._step(term) for term in self.terms)))
+        room = self.terms[0].gradients.new_empty(step, q, p)
+        parts = []
+        for start in range(0, self._rows, step):
+            stop = min(start + step, self._rows)
+            formed = room[: stop - start]
+            for place, term in enumerate(self.terms):
+                deltas, inputs = term.gradients[start:stop].transpose(1, 2), term.source.block(start, stop)
+                if place == 0:
+                    torch.bmm(deltas, inputs, out=formed)
+                else:
+                    formed.baddbmm_(deltas, inputs)
+            parts.append(squares(formed))
+        return self._over_groups(torch.cat(parts))
+
+    def absolute_norms(self, diagonal: Tensor | None = None) -> Tensor:
+        if self._once() and diagonal is None:
+            term = self.terms[0]
+            return self._over_groups(absolutes(term.source.block(0, self._rows)) * absolutes(term.gradients))
+        return in_blocks(self, self._numbers, absolutes, diagonal)
+
+    def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
+        if self._formed is not None:
+            out.view(-1).addmv_(self._formed.flatten(1).T, weights)
+            return
+        rows = weights if self.groups == 1 else weights.repeat_interleave(self.groups)
+        for term in self.terms:
+            weighted = term.gradients * rows.view(-1, 1, 1)
+            if self.groups == 1 and isinstance(term.source, Signal):
+                a, q = term.source.values, weighted.shape[2]
+                out.view(q, -1).addmm_(weighted.reshape(-1, q).T, a.reshape(-1, a.shape[2]))
+            else:
+                out.add_(term.source.contract(weighted, self.groups).view_as(out))
+
+    def dots(self, vector: Tensor) -> Tensor:
+        if self._formed is not None:
+            return self._formed.flatten(1) @ vector.reshape(-1)
+        matrix = vector.reshape(self.groups, -1, self._sides[0])
+        if self.groups > 1:
+            matrix = matrix.repeat(self.examples, 1, 1)  # rows are examples × groups
+        parts = []
+        for term in self.terms:
+            inputs = term.source.block(0, self._rows)
+            through = term.gradients @ matrix[0] if self.groups == 1 else torch.bmm(term.gradients, matrix)
+            parts.append(self._over_groups(torch.linalg.vecdot(through.flatten(1), inputs.reshape(through.shape).flatten(1))))
+        return added(parts)
+
+    def dense(self) -> Tensor:
+        formed = self._form() if self._formed is None else self._formed
+        return formed.view(-1, *self.shape)
+
+    def take(self, index: Tensor) -> "Outer":
+        rows = index
+        if self.groups > 1:
+            rows = (index.unsqueeze(1) * self.groups + torch.arange(self.groups, device=index.device)).flatten()
+        taken = Outer([Term(term.source.take(rows), term.gradients[rows]) for term in self.terms], self.shape, self.groups)
+        if self._formed is not None:
+            taken._formed = self._formed[index]
+        return taken
+
+    def minus(self, other: Factor, weight: float) -> Factor:
+        if isinstance(other, Outer) and [t.time for t in self.terms] == [t.time for t in other.terms]:
+            terms = []
+            for mine, its in zip(self.terms, other.terms, strict=True):
+                # δ₁a₁ᵀ − w δ₂a₂ᵀ = δ₁(a₁ − a₂)ᵀ + (δ₁ − w δ₂)a₂ᵀ: nothing large cancels when the points are close
+                terms.append(Term(mine.source.less(its.source), mine.gradients))
+                terms.append(Term(its.source, mine.gradients - weight * its.gradients))
+            return Outer(terms, self.shape, self.groups)
+        return Total([self, other], [1.0, -weight])
+
+    def plus(self, other: Factor) -> Factor:
+        if isinstance(other, Outer) and other.groups == self.groups and other._sides == self._sides:
+            return Outer([*self.terms, *other.terms], self.shape, self.groups)  # a call is more time
+        if isinstance(other, Dense):
+            return other.plus(self)
+        return Total([self, other], [1.0, 1.0])

@@ -1,0 +1,55 @@
+"""A sum of factors of different kinds: what a parameter that is used in different ways has."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from privopt.perexample.torch.factors.factor import Factor, absolutes, in_blocks, squares
+
+
+class Total:
+    """gᵢ = Σₖ scaleₖ · gᵢ⁽ᵏ⁾, formed a few examples at a time where a norm is asked for."""
+
+    def __init__(self, parts: Sequence[Factor], scales: Sequence[float]) -> None:
+        self.parts, self.scales = tuple(parts), tuple(scales)
+
+    @property
+    def examples(self) -> int:
+        return self.parts[0].examples
+
+    def _numbers(self) -> int:
+        return self.take(torch.arange(1)).dense().numel() if self.examples else 0
+
+    def squared_norms(self, diagonal: Tensor | None = None) -> Tensor:
+        return in_blocks(self, self._numbers(), squares, diagonal)
+
+    def absolute_norms(self, diagonal: Tensor | None = None) -> Tensor:
+        return in_blocks(self, self._numbers(), absolutes, diagonal)
+
+    def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
+        for part, scale in zip(self.parts, self.scales, strict=True):
+            part.add_weighted_sum(scale * weights, out)
+
+    def dots(self, vector: Tensor) -> Tensor:
+        return torch.stack([scale * part.dots(vector) for part, scale in zip(self.parts, self.scales, strict=True)]).sum(0)
+
+    def dense(self) -> Tensor:
+        total = self.scales[0] * self.parts[0].dense()
+        for part, scale in zip(self.parts[1:], self.scales[1:], strict=True):
+            total = total + scale * part.dense().view_as(total)
+        return total
+
+    def take(self, index: Tensor) -> "Total":
+        return Total([part.take(index) for part in self.parts], self.scales)
+
+    def minus(self, other: Factor, weight: float) -> Factor:
+        if isinstance(other, Total) and self.scales == other.scales and len(self.parts) == len(other.parts):
+            return Total([a.minus(b, weight) for a, b in zip(self.parts, other.parts, strict=True)], self.scales)
+        return Total([*self.parts, other], [*self.scales, -weight])
+
+    def plus(self, other: Factor) -> Factor:
+        for place, part in enumerate(self.parts):
+            if type(part) is type(other) and self.scales[place] == 1.0:
+                return Total([*self.parts[:place], part.plus(other), *self.parts[place + 1 :]], self.scales)
+        return Total([*self.parts, other], [*self.scales, 1.0])

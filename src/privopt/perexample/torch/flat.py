@@ -1,0 +1,72 @@
+"""Flat parameters: one vector θ whose views are the trainable parameters of a model.
+
+Order and names are those of `named_parameters()`; a shared parameter is there once, a frozen one is not there.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from privopt.perexample.torch.errors import UnsupportedLayer
+
+
+class Layout:
+    """Where each trainable parameter lies in a flat vector.
+
+    >>> Layout(nn.Linear(2, 3)).slices
+    {'weight': slice(0, 6, None), 'bias': slice(6, 9, None)}
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        if not self.parameters:
+            raise UnsupportedLayer(f"{type(model).__name__} has no trainable parameter: none has requires_grad=True.")
+        first_name, first = next(iter(self.parameters.items()))
+        self.dtype, self.device = first.dtype, first.device
+        self.slices: dict[str, slice] = {}
+        self.size = 0
+        for name, parameter in self.parameters.items():
+            if (parameter.dtype, parameter.device) != (self.dtype, self.device):
+                raise UnsupportedLayer(
+                    f"{name} is {parameter.dtype} on {parameter.device}, {first_name} is {self.dtype} on {self.device}: "
+                    "trainable parameters are one vector, so give them one dtype and one device, or freeze some."
+                )
+            self.slices[name] = slice(self.size, self.size + parameter.numel())
+            self.size += parameter.numel()
+
+    def view(self, name: str, vector: Tensor) -> Tensor:
+        """One parameter's part of a flat vector, in the parameter's shape; no copy."""
+        return vector[self.slices[name]].view(self.parameters[name].shape)
+
+    def views(self, vector: Tensor) -> dict[str, Tensor]:
+        """A flat vector by parameter."""
+        return {name: self.view(name, vector) for name in self.slices}
+
+    def flat(self) -> Tensor:
+        """The parameters' present values as a new flat vector."""
+        return torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters.values()])
+
+
+class FlatParameters(Layout):
+    """θ of a model. Writing into `vector` changes the model, in place; `release()` makes its parameters ordinary again.
+
+    >>> model = nn.Linear(2, 3)
+    >>> flat = FlatParameters(model)
+    >>> flat.vector.zero_().shape, float(model.weight.detach().abs().sum())
+    (torch.Size([9]), 0.0)
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self.vector = self.flat()
+        for name, parameter in self.parameters.items():
+            parameter.data = self.view(name, self.vector)
+
+    def assign(self, vector: Tensor) -> None:
+        """Make θ this vector."""
+        if vector.data_ptr() != self.vector.data_ptr():
+            self.vector.copy_(vector.detach())
+
+    def release(self) -> None:
+        """Give each parameter a storage of its own, with its present value."""
+        for parameter in self.parameters.values():
+            parameter.data = parameter.detach().clone()

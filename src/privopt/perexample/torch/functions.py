@@ -1,0 +1,62 @@
+"""Per-example gradients of one batch, for research. Nothing here is private: there is no noise."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from privopt.perexample.torch.data import call, score, size_of
+from privopt.perexample.torch.errors import UnsupportedLoss
+from privopt.perexample.torch.flat import Layout
+from privopt.perexample.torch.grads import TorchGrads, clip_weights
+from privopt.perexample.torch.losses import Loss, per_example
+from privopt.perexample.torch.record import Recorder
+
+
+def gradients(recorder: Recorder, layout: Layout, loss: Loss, inputs: Any, targets: Any) -> TorchGrads:
+    """The gradient of each example of a batch: one forward pass, one backward pass. `loss` gives one value for each."""
+    examples = size_of((inputs, targets))
+    if examples == 0:
+        return TorchGrads(layout, {}, 0)
+    with torch.enable_grad(), recorder.record() as tape:
+        losses = score(loss, call(recorder.model, inputs), targets)
+        if losses.ndim == 1 and len(losses) != examples:
+            raise UnsupportedLoss(
+                f"the loss gave {len(losses)} values for a batch of {examples}: one for each example is needed."
+            )
+        factors = tape.factors(losses)
+    names = {parameter: name for name, parameter in layout.parameters.items()}
+    return TorchGrads(layout, {names[parameter]: factor for parameter, factor in factors.items()}, examples)
+
+
+def per_example_gradients(model: nn.Module, loss: Loss, inputs: Any, targets: Any = None) -> TorchGrads:
+    """The gradients of each example, not formed: `norms()`, `weighted_sum(weights)`, and so on. **Not private.**"""
+    return gradients(Recorder(model), Layout(model), per_example(loss), inputs, targets)
+
+
+def per_example_norms(model: nn.Module, loss: Loss, inputs: Any, targets: Any = None) -> Tensor:
+    """‖∇ lossᵢ‖₂ for each example of a batch. **Not private**: norms of raw gradients.
+
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> per_example_norms(model, lambda output: output.sum(1), torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
+    tensor([5., 1.])
+    """
+    return per_example_gradients(model, loss, inputs, targets).norms()
+
+
+def clipped_sum(
+    model: nn.Module, loss: Loss, inputs: Any, targets: Any = None, *, clip_bound: float, chunk: int | None = None
+) -> dict[str, Tensor]:
+    """Σᵢ gᵢ · min(1, C/‖gᵢ‖₂) by parameter. **Not private**: one example moves it by at most C, but no noise is added.
+
+    An example whose gradient is not finite is left out. With `chunk` so many examples are computed at a time.
+
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> clipped_sum(model, lambda output: output.sum(1), torch.tensor([[3.0, 4.0], [0.0, 1.0]]), clip_bound=1.0)
+    {'weight': tensor([[0.6000, 1.8000]])}
+    """
+    from privopt.perexample.torch.oracle import TorchOracle
+
+    oracle = TorchOracle(model, loss, inputs, targets, chunk=chunk, check=False, flatten=False)
+    total = oracle(None, None).fold(clip_weights(clip_bound))
+    return oracle.layout.views(total)

@@ -1,0 +1,218 @@
+"""Parameters used directly in a module's own forward, and every module without a closed form.
+
+The module's own code is run again, one example at a time under `vmap`, with the modules it calls replaced by what they
+returned. Its parameters act on what goes into those modules and on what it returns, whose gradients the one backward pass
+has caught; a vector-Jacobian product of this code alone gives each example's gradient. What it computes is compared with what was
+recorded, so code that draws random numbers or mixes examples is found out.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.func import functional_call, vjp, vmap
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from privopt.perexample.torch.errors import UnsupportedLayer
+from privopt.perexample.torch.factors import Dense
+from privopt.perexample.torch.layers.site import Site
+from privopt.perexample.torch.tape import Found, Gradients, Tape
+
+AGREE = 1e-3  # relative: a second run of the same code in the same precision
+
+
+@dataclass
+class Frame:
+    """One call of a module whose own code is run again."""
+
+    module: nn.Module
+    arguments: Any
+    random_state: Tensor | None
+    results: list[Any] = field(default_factory=list)  # of the modules that it called
+    outgoing: list[Tensor] = field(default_factory=list)  # values that its code computed …
+    edges: list[GradientEdge | None] = field(default_factory=list)  # … and where their gradients are caught
+
+
+class Glue:
+    """Hooks that record frames. `modules` are those whose code is run again, with the names of their own parameters."""
+
+    def __init__(self, modules: dict[nn.Module, tuple[str, list[str]]], tape: Tape) -> None:
+        self._modules, self._tape = modules, tape
+        self._stack: list[Frame | None] = []
+
+    def hooks(self) -> Iterator[Any]:
+        """Hang hooks on these modules and all below them."""
+        below = {part: None for module in self._modules for part in module.modules()}
+        for part in below:
+            yield part.register_forward_pre_hook(self._enter, with_kwargs=True, prepend=True)
+            yield part.register_forward_hook(self._leave, with_kwargs=True)
+
+    def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        if not self._tape.recording:
+            return None
+        caller = self._stack[-1] if self._stack else None
+        if caller is not None:
+            args, kwargs = _twins((args, kwargs))
+            _send(caller, (args, kwargs))
+        if module in self._modules:
+            state = torch.get_rng_state() if module.training else None
+            self._stack.append(Frame(module, _copied((args, kwargs)), state))
+        else:
+            self._stack.append(None)
+        return args, kwargs
+
+    def _leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        if not self._tape.recording:
+            return None
+        frame = self._stack.pop()
+        if frame is not None:
+            output = _twins(output)
+            _send(frame, output)
+            self._close(frame)
+        caller = self._stack[-1] if self._stack else None
+        if caller is not None:
+            caller.results.append(_copied(output))
+        return output
+
+    def _close(self, frame: Frame) -> None:
+        name, own = self._modules[frame.module]
+        caught = [place for place, edge in enumerate(frame.edges) if edge is not None]
+        if not caught:
+            return
+        kind = type(frame.module).__name__
+
+        def made(gradients: Gradients, examples: int) -> Found:
+            site = Site(name, kind, 0, examples)
+            places = [place for place, gradient in zip(caught, gradients, strict=True) if gradient is not None]
+            values = replayed(frame, own, places, [gradient for gradient in gradients if gradient is not None], site)
+            for parameter, rows in values.items():
+                yield getattr(frame.module, parameter), Dense(rows)
+
+        self._tape.caught(name, kind, [edge for edge in frame.edges if edge is not None], made)
+
+
+def _twins(values: Any) -> Any:
+    """Tensors of their own, whose gradient is that of what follows them alone. (An alias would lose it to an in-place operation.)"""
+    return tree_map(lambda x: x.clone() if isinstance(x, Tensor) and x.requires_grad else x, values)
+
+
+def _send(frame: Frame, values: Any) -> None:
+    for value in tree_flatten(values)[0]:
+        if isinstance(value, Tensor):
+            frame.outgoing.append(value.detach().clone())
+            frame.edges.append(get_gradient_edge(value) if value.requires_grad else None)
+
+
+def _copied(values: Any) -> Any:
+    return tree_map(lambda x: x.detach().clone() if isinstance(x, Tensor) else x, values)
+
+
+def replayed(frame: Frame, own: list[str], places: list[int], cotangents: list[Tensor], site: Site) -> dict[str, Tensor]:
+    """Each example's gradient of the module's own parameters: name → (examples, *shape)."""
+    leaves, form = tree_flatten((frame.arguments, frame.results))
+    tensors = [x for x in leaves if isinstance(x, Tensor)]
+    batched = [x.ndim > 0 and x.shape[0] == site.examples for x in tensors]
+    if not any(batched):
+        raise UnsupportedLayer(
+            f"{site.name} ({site.kind}) is called without a batch of examples, so its parameters {', '.join(own)} have no per-example "
+            "gradient here. Use them in the forward of a module that is given the examples (or remove the parametrization)."
+        )
+    parameters = {name: getattr(frame.module, name).detach() for name in own}
+
+    def code(parameters: dict[str, Tensor], *values: Tensor) -> tuple[Tensor, ...]:
+        given = iter(values)
+        arguments, results = tree_unflatten([next(given) if isinstance(x, Tensor) else x for x in leaves], form)
+        sent = _run(frame.module, parameters, arguments, results)
+        return tuple(sent[place] for place in places)
+
+    def one(*values: Tensor) -> tuple[dict[str, Tensor], tuple[Tensor, ...]]:
+        parts = [x.unsqueeze(0) if b else x for x, b in zip(values[: len(tensors)], batched, strict=True)]
+        sent, pull = vjp(lambda p: code(p, *parts), parameters)
+        (gradients,) = pull(tuple(g.reshape(s.shape) for g, s in zip(values[len(tensors) :], sent, strict=True)))
+        return gradients, tuple(s.squeeze(0) for s in sent)
+
+    deltas = [site.first(cotangent) for cotangent in cotangents]
+    expected = [site.first(frame.outgoing[place]) for place in places]
+    with torch.random.fork_rng(enabled=frame.random_state is not None, devices=[]):
+        if frame.random_state is not None:
+            torch.set_rng_state(frame.random_state)
+        try:
+            dims = tuple(0 if b else None for b in batched) + (0,) * len(deltas)
+            gradients, sent = vmap(one, in_dims=dims, randomness="different")(*tensors, *deltas)
+        except (RuntimeError, NotImplementedError):  # an operation that vmap does not know: one example after the other
+            gradients, sent = _each_alone(code, parameters, tensors, batched, deltas, site.examples)
+    for value, wanted in zip(sent, expected, strict=True):
+        if not _agree(value.reshape(wanted.shape), wanted):
+            raise UnsupportedLayer(
+                f"{site.name or 'the model'} ({site.kind}) computes something else for one example than for a batch: its own code draws random "
+                "numbers, mixes examples or remembers. Move that part into a module of its own (nn.Dropout for F.dropout)."
+            )
+    return gradients
+
+
+def _each_alone(
+    code: Callable[..., tuple[Tensor, ...]],
+    parameters: dict[str, Tensor],
+    tensors: list[Tensor],
+    batched: list[bool],
+    deltas: list[Tensor],
+    examples: int,
+) -> tuple[dict[str, Tensor], tuple[Tensor, ...]]:
+    rows: list[list[Tensor]] = []
+    outputs: list[list[Tensor]] = []
+    for i in range(examples):
+        with torch.enable_grad():
+            leaves = {name: value.clone().requires_grad_() for name, value in parameters.items()}
+            sent = code(leaves, *(x[i : i + 1].clone() if b else x for x, b in zip(tensors, batched, strict=True)))
+            pairs = [(s, d[i].reshape(s.shape)) for s, d in zip(sent, deltas, strict=True) if s.requires_grad]
+        outputs.append([s.detach().squeeze(0) for s in sent])
+        ends, starts = zip(*pairs, strict=True) if pairs else ((), ())
+        found = torch.autograd.grad(ends, list(leaves.values()), starts, allow_unused=True) if pairs else [None] * len(leaves)
+        rows.append([torch.zeros_like(v) if g is None else g for g, v in zip(found, leaves.values(), strict=True)])
+    gradients = {name: torch.stack([row[k] for row in rows]) for k, name in enumerate(parameters)}
+    return gradients, tuple(torch.stack(values) for values in zip(*outputs, strict=True))
+
+
+def _agree(value: Tensor, wanted: Tensor) -> bool:
+    usable = torch.isfinite(wanted)
+    gap = torch.where(usable, value - wanted, 0.0).abs().amax() if wanted.numel() else 0.0
+    size = torch.where(usable, wanted, 0.0).abs().amax() if wanted.numel() else 0.0
+    return bool(gap <= AGREE * size + 1e-12)
+
+
+def _run(module: nn.Module, parameters: dict[str, Tensor], arguments: Any, results: list[Any]) -> list[Tensor]:
+    """The tensors that the module's own code computes: what it gives to each module it calls, then what it returns."""
+    sent: list[Tensor] = []
+    left = iter(results)
+
+    def collect(values: Any) -> None:
+        sent.extend(x for x in tree_flatten(values)[0] if isinstance(x, Tensor))
+
+    def stand_in(*args: Any, **kwargs: Any) -> Any:
+        collect((args, kwargs))
+        return next(left)
+
+    args, kwargs = arguments
+    with forwards({part: stand_in for part in module.modules() if part is not module}):
+        collect(functional_call(module, parameters, args, kwargs))
+    return sent
+
+
+@contextmanager
+def forwards(replacements: dict[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+    """Other forward functions for these modules, for a while."""
+    before = {module: module.__dict__.get("forward") for module in replacements}
+    try:
+        for module, forward in replacements.items():
+            module.__dict__["forward"] = forward
+        yield
+    finally:
+        for module, forward in before.items():
+            if forward is None:
+                module.__dict__.pop("forward", None)
+            else:
+                module.__dict__["forward"] = forward

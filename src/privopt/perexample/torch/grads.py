@@ -1,0 +1,225 @@
+"""Per-example gradients of a network: a factor for each parameter, a vector for none.
+
+gᵢ is kept as D ⊙ g⁰ᵢ + s: the factors of g⁰ from one backward pass, a public diagonal D and a public shift s.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from privopt.errors import CompositionError
+from privopt.perexample.torch.factors import Dense, Factor
+from privopt.perexample.torch.factors.factor import BLOCK, absolutes, squares
+from privopt.perexample.torch.flat import Layout
+
+DOUBTFUL = 1e-2  # of the largest possible squared norm: below it the shifted vectors are formed
+
+
+Rule = Callable[[Tensor], Tensor]  # norms → weights
+
+
+def clip_weights(bound: float) -> Rule:
+    """min(1, C/‖gᵢ‖), and 0 for what is not finite.
+
+    >>> clip_weights(1.0)(torch.tensor([0.5, 4.0, torch.nan, torch.inf, 0.0]))
+    tensor([1.0000, 0.2500, 0.0000, 0.0000, 1.0000])
+    """
+
+    def rule(norms: Tensor) -> Tensor:
+        return torch.where(norms.isfinite(), (bound / norms).clamp_max(1.0), 0.0) if bound > 0 else torch.zeros_like(norms)
+
+    return rule
+
+
+class TorchGrads:
+    """One vector for each example, flat over the trainable parameters. Not private: norms and sums are of raw gradients."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        factors: dict[str, Factor],
+        examples: int,
+        *,
+        diagonal: Tensor | None = None,
+        shift: Tensor | None = None,
+    ) -> None:
+        self._layout, self._factors, self.examples = layout, factors, examples
+        self._diagonal, self._shift = diagonal, shift
+        self._norms: dict[int, Tensor] = {}
+
+    def norms(self, order: int = 2) -> Tensor:
+        """The l1 or l2 norm of each; infinite or NaN where a vector is not finite."""
+        if order not in (1, 2):
+            raise CompositionError(f"norms of order {order}: order 1 and order 2 are there.")
+        if order not in self._norms:
+            parts = [self._powers(name, order) for name in self._names()]
+            total = torch.stack(parts).sum(0) if parts else self._zeros()
+            self._norms[order] = total.sqrt() if order == 2 else total
+        return self._norms[order]
+
+    def layer_norms(self, order: int = 2) -> dict[str, Tensor]:
+        """The norm of each example's gradient of each parameter, for clips that bound each on its own."""
+        found = {name: self._powers(name, order) for name in self._names()}
+        powers = {name: found.get(name, self._zeros()) for name in self._layout.slices}
+        return {name: power.sqrt() if order == 2 else power for name, power in powers.items()}
+
+    def weighted_sum(self, weights: Any, out: Tensor | None = None) -> Tensor:
+        """Σ wᵢ gᵢ, flat. An example of weight 0 is absent, even if its vector is not finite.
+
+        `weights` may be one vector, or one for each parameter by name. The sum is added to `out` if that is given: noise may be
+        there already.
+        """
+        if isinstance(weights, Mapping):
+            by_name = {name: self._weights(given) for name, given in weights.items()}
+        else:
+            by_name = dict.fromkeys(self._layout.slices, self._weights(weights))
+        with torch.no_grad():
+            total = torch.zeros(self._layout.size, dtype=self._layout.dtype, device=self._layout.device) if out is None else out
+            if self._diagonal is None:
+                self._add(by_name, total)
+            else:
+                plain = torch.zeros_like(total)
+                self._add(by_name, plain)
+                total.addcmul_(plain, self._diagonal)
+            if self._shift is not None:
+                for name, where in self._layout.slices.items():
+                    total[where] += by_name[name].sum() * self._shift[where]
+            return total
+
+    def fold(self, rule: Rule, order: int = 2, out: Tensor | None = None) -> Tensor:
+        """Σ wᵢ gᵢ with weights that are a rule of the norms: what a clip is."""
+        return self.weighted_sum(rule(self.norms(order)), out)
+
+    def minus(self, other: "TorchGrads", weight: float = 1.0) -> "TorchGrads":
+        """gᵢ − weight · g′ᵢ for the same examples at another point; exact also when the points are close."""
+        if self.examples != other.examples:
+            raise CompositionError(f"a difference needs the same examples: {self.examples} and {other.examples} are given.")
+        shift = _combined(self._shift, other._shift, -weight)
+        mine, its = self, other
+        if not _same(self._diagonal, other._diagonal):
+            mine, its = self._formed(), other._formed()
+        factors: dict[str, Factor] = {}
+        with torch.no_grad():
+            for name in mine._factors | its._factors:
+                if name in mine._factors and name in its._factors:
+                    factors[name] = mine._factors[name].minus(its._factors[name], weight)
+                elif name in mine._factors:
+                    factors[name] = mine._factors[name]
+                else:
+                    factors[name] = Dense(-weight * its._factors[name].dense())
+        return TorchGrads(self._layout, factors, self.examples, diagonal=mine._diagonal, shift=shift)
+
+    def scaled(self, diagonal: Tensor) -> "TorchGrads":
+        """gᵢ ⊙ diagonal: preconditioning by a public vector."""
+        diagonal = self._vector(diagonal)
+        both = diagonal if self._diagonal is None else self._diagonal * diagonal
+        shift = None if self._shift is None else self._shift * diagonal
+        return TorchGrads(self._layout, self._factors, self.examples, diagonal=both, shift=shift)
+
+    def shifted(self, vector: Tensor, weight: float = 1.0) -> "TorchGrads":
+        """gᵢ + weight · vector, for a public vector."""
+        shift = _combined(self._shift, self._vector(vector), weight)
+        return TorchGrads(self._layout, self._factors, self.examples, diagonal=self._diagonal, shift=shift)
+
+    def take(self, index: Tensor) -> "TorchGrads":
+        """These examples."""
+        factors = {name: factor.take(index) for name, factor in self._factors.items()}
+        return TorchGrads(self._layout, factors, len(index), diagonal=self._diagonal, shift=self._shift)
+
+    def dense(self) -> Tensor:
+        """(examples, parameters): the vectors themselves, formed."""
+        rows = torch.zeros(self.examples, self._layout.size, dtype=self._layout.dtype, device=self._layout.device)
+        with torch.no_grad():
+            for name, factor in self._factors.items():
+                rows[:, self._layout.slices[name]] = factor.dense().reshape(self.examples, -1)
+            if self._diagonal is not None:
+                rows *= self._diagonal
+            return rows if self._shift is None else rows + self._shift
+
+    def _names(self) -> list[str]:
+        return [name for name in self._layout.slices if name in self._factors or self._shift is not None]
+
+    def _zeros(self) -> Tensor:
+        return torch.zeros(self.examples, dtype=self._layout.dtype, device=self._layout.device)
+
+    def _vector(self, values: Any) -> Tensor:
+        vector = torch.as_tensor(values, dtype=self._layout.dtype, device=self._layout.device)
+        if vector.shape != (self._layout.size,):
+            raise CompositionError(f"a vector of {self._layout.size} numbers is needed, not of shape {tuple(vector.shape)}.")
+        return vector
+
+    def _weights(self, values: Any) -> Tensor:
+        weights = torch.as_tensor(values, dtype=self._layout.dtype, device=self._layout.device)
+        if weights.shape != (self.examples,):
+            raise CompositionError(f"{self.examples} weights are needed, not {tuple(weights.shape)}.")
+        return weights
+
+    def _part(self, name: str, vector: Tensor | None) -> Tensor | None:
+        return None if vector is None else self._layout.view(name, vector)
+
+    def _powers(self, name: str, order: int) -> Tensor:
+        """‖gᵢ‖² or ‖gᵢ‖₁ of one parameter."""
+        with torch.no_grad():
+            diagonal, shift = self._part(name, self._diagonal), self._part(name, self._shift)
+            factor = self._factors.get(name)
+            if factor is None:
+                assert shift is not None
+                return self._zeros() + (shift.square() if order == 2 else shift.abs()).sum()
+            if shift is None:
+                return factor.squared_norms(diagonal) if order == 2 else factor.absolute_norms(diagonal)
+            if order == 1:
+                return self._formed_powers(factor, torch.arange(self.examples), diagonal, shift, order)
+            own, constant = factor.squared_norms(diagonal), shift.square().sum()
+            powers = own + 2 * factor.dots(shift if diagonal is None else shift * diagonal) + constant
+            doubtful = powers < DOUBTFUL * (own.sqrt() + constant.sqrt()).square()  # they nearly cancel: rounding would show
+            if bool(doubtful.any()):
+                index = doubtful.nonzero().squeeze(1)
+                powers = powers.index_copy(0, index, self._formed_powers(factor, index, diagonal, shift, order))
+            return powers
+
+    def _formed_powers(self, factor: Factor, index: Tensor, diagonal: Tensor | None, shift: Tensor, order: int) -> Tensor:
+        step = max(1, BLOCK // max(1, shift.numel()))
+        parts = [self._zeros()[:0]]
+        for start in range(0, len(index), step):
+            rows = factor.take(index[start : start + step]).dense()
+            rows = (rows if diagonal is None else rows * diagonal) + shift
+            parts.append(squares(rows) if order == 2 else absolutes(rows))
+        return torch.cat(parts)
+
+    def _add(self, weights: dict[str, Tensor], total: Tensor) -> None:
+        """total += Σ wᵢ g⁰ᵢ, without what has weight 0 if it could be NaN."""
+        if not self._is_finite():
+            for name, factor in self._factors.items():
+                present = weights[name].nonzero().squeeze(1)
+                factor.take(present).add_weighted_sum(weights[name][present], self._layout.view(name, total))
+            return
+        for name, factor in self._factors.items():
+            factor.add_weighted_sum(weights[name], self._layout.view(name, total))
+
+    def _is_finite(self) -> bool:
+        norms = next(iter(self._norms.values())) if self._norms else self.norms()
+        return bool(norms.sum().isfinite())
+
+    def _formed(self) -> "TorchGrads":
+        """The same vectors without a diagonal."""
+        rows = TorchGrads(self._layout, self._factors, self.examples, diagonal=self._diagonal).dense()
+        factors: dict[str, Factor] = {
+            name: Dense(rows[:, where].reshape(self.examples, *self._layout.parameters[name].shape))
+            for name, where in self._layout.slices.items()
+        }
+        return TorchGrads(self._layout, factors, self.examples)
+
+
+def _same(one: Tensor | None, other: Tensor | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one is other or torch.equal(one, other)
+
+
+def _combined(one: Tensor | None, other: Tensor | None, weight: float) -> Tensor | None:
+    """one + weight · other, where None is zero."""
+    if other is None:
+        return one
+    return weight * other if one is None else one + weight * other

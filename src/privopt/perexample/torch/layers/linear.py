@@ -1,0 +1,25 @@
+"""nn.Linear, on rows, sequences or any leading shape."""
+
+from torch import Tensor, nn
+
+from privopt.perexample.torch.factors import Dense, Outer
+from privopt.perexample.torch.layers.site import Made, Site
+
+
+def linear(module: nn.Linear, inputs: tuple[Tensor, ...], gradients: Tensor, site: Site) -> Made:
+    """y = W a + b: δ ⊗ a and δ, summed over what lies between batch and features."""
+    a, d = in_time(site.first(inputs[0])), in_time(site.first(gradients))
+    if module.weight.requires_grad:
+        yield "weight", Outer.of(a, d, module.weight.shape)
+    if module.bias is not None and module.bias.requires_grad:
+        yield "bias", Dense(over_time(d))
+
+
+def in_time(tensor: Tensor) -> Tensor:
+    """(examples, width) or (examples, time, width)."""
+    return tensor if tensor.ndim <= 3 else tensor.flatten(1, -2)
+
+
+def over_time(gradients: Tensor) -> Tensor:
+    """The sum over time."""
+    return gradients if gradients.ndim == 2 else gradients.sum(1)

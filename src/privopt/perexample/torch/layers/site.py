@@ -1,0 +1,39 @@
+"""A site: where in the model a layer stands, and along which dimension its tensors hold the examples."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from privopt.perexample.torch.errors import UnsupportedLayer
+from privopt.perexample.torch.factors import Factor
+
+Made = Iterator[tuple[str, Factor]]  # a parameter's name in its module, and its gradients
+
+
+@dataclass(frozen=True)
+class Site:
+    """One module of a model. `examples` is the size of the batch that went through it."""
+
+    name: str
+    kind: str
+    dim: int
+    examples: int
+
+    def first(self, tensor: Tensor) -> Tensor:
+        """The tensor with examples first; rows of one example that were merged into the batch are taken apart again."""
+        if tensor.ndim > self.dim:
+            size = tensor.shape[self.dim]
+            if size == self.examples:
+                return tensor if self.dim == 0 else tensor.transpose(0, self.dim)
+            if self.dim == 0 and self.examples and size % self.examples == 0:
+                return tensor.unflatten(0, (self.examples, -1))
+        raise UnsupportedLayer(
+            f"{self.name or 'the model'} ({self.kind}) was given a tensor of shape {tuple(tensor.shape)} for a batch of {self.examples}: "
+            "the examples must be the first dimension, and every example must go through it."
+        )
+
+
+LayerGrads = Callable[[Any, tuple[Tensor, ...], Tensor, Site], Made]
+"""(module, what went in, gradient of what came out, site) → the gradients of the module's trainable parameters."""

@@ -1,0 +1,113 @@
+"""The oracle: per-example gradients of a network on its data."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset, default_collate
+
+from privopt.perexample.torch.check import check_model
+from privopt.perexample.torch.chunked import ChunkedGrads
+from privopt.perexample.torch.data import rows_of, size_of
+from privopt.perexample.torch.flat import FlatParameters, Layout
+from privopt.perexample.torch.functions import gradients
+from privopt.perexample.torch.grads import TorchGrads
+from privopt.perexample.torch.losses import Loss, per_example
+from privopt.perexample.torch.record import Recorder
+
+
+class TorchOracle:
+    """A network on its data: (θ, rows) → per-example gradients.
+
+    `inputs` and `targets` are tensors, tuples of tensors (several arguments) or a dict (named arguments), with one row for each
+    example. The loss gives one value for each example; a loss module of torch is made to. The parameters of the model become
+    views of one vector, `flat.vector`, which is θ. With `chunk` a batch goes through the model so many examples at a time.
+
+    Unless `check` is False, gradients of three made-up examples are compared with plain autograd on each alone, so a model that mixes
+    examples, or uses a parameter where it cannot be seen, is refused here and not found out later.
+
+    >>> _ = torch.manual_seed(0)
+    >>> oracle = TorchOracle(nn.Linear(3, 2), nn.CrossEntropyLoss(), torch.randn(5, 3), torch.tensor([0, 1, 0, 1, 1]))
+    >>> grads = oracle(oracle.flat.vector, np.array([0, 3]))
+    >>> oracle.size, grads.norms().shape, grads.weighted_sum([1.0, 0.5]).shape
+    (5, torch.Size([2]), torch.Size([8]))
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        inputs: Any,
+        targets: Any = None,
+        *,
+        chunk: int | None = None,
+        check: bool = True,
+        flatten: bool = True,
+    ) -> None:
+        self._size = size_of((inputs, targets))
+        self._fetch: Callable[[Tensor | slice], tuple[Any, Any]] = lambda rows: rows_of((inputs, targets), rows)
+        self._start(model, loss, chunk, check, flatten)
+
+    @classmethod
+    def of_dataset(
+        cls,
+        model: nn.Module,
+        loss: Loss,
+        dataset: Dataset[Any],
+        *,
+        collate: Callable[[list[Any]], Any] = default_collate,
+        chunk: int | None = None,
+        check: bool = True,
+    ) -> "TorchOracle":
+        """On a map-style dataset of (inputs, targets), read when a row is drawn."""
+        oracle = cls.__new__(cls)
+        oracle._size = len(dataset)  # type: ignore[arg-type]  # map-style datasets have a length
+
+        def fetch(rows: Tensor | slice) -> tuple[Any, Any]:
+            places = range(oracle._size)[rows] if isinstance(rows, slice) else rows.tolist()
+            inputs, targets = collate([dataset[place] for place in (places or [0])])
+            return (inputs, targets) if len(places) else rows_of((inputs, targets), slice(0))
+
+        oracle._fetch = fetch
+        oracle._start(model, loss, chunk, check, flatten=True)
+        return oracle
+
+    def _start(self, model: nn.Module, loss: Loss, chunk: int | None, check: bool, flatten: bool) -> None:
+        self.model, self.loss, self._chunk = model, per_example(loss), chunk
+        self._recorder = Recorder(model)
+        if check and self._size:
+            check_model(self._recorder, self.loss, *self._fetch(slice(0, 1)))
+        self.layout = FlatParameters(model) if flatten else Layout(model)
+
+    @property
+    def size(self) -> int:
+        """How many examples there are."""
+        return self._size
+
+    @property
+    def flat(self) -> FlatParameters:
+        """θ: the model's trainable parameters as one vector."""
+        assert isinstance(self.layout, FlatParameters)
+        return self.layout
+
+    def __call__(self, parameters: Tensor | None, rows: Any) -> TorchGrads | ChunkedGrads:
+        """The gradients of these rows (None: all) at these parameters (None: as they are)."""
+        index = slice(0, self._size) if rows is None else torch.as_tensor(np.asarray(rows), dtype=torch.long)
+        count = self._size if isinstance(index, slice) else len(index)
+        at = None if parameters is None else torch.as_tensor(parameters)
+        if self._chunk is None or count <= self._chunk:
+            return self._gradients(at, index)
+        held = self.layout.flat() if at is None else at.detach().clone()  # chunks may be computed again, later
+
+        def compute(start: int, stop: int) -> TorchGrads:
+            part = slice(start, stop) if isinstance(index, slice) else index[start:stop]
+            return self._gradients(held if isinstance(self.layout, FlatParameters) else None, part)
+
+        return ChunkedGrads(compute, count, self._chunk, self.layout)
+
+    def _gradients(self, parameters: Tensor | None, rows: Tensor | slice) -> TorchGrads:
+        if parameters is not None:
+            self.flat.assign(parameters)
+        return gradients(self._recorder, self.layout, self.loss, *self._fetch(rows))

@@ -1,0 +1,119 @@
+"""The recorder: watches one forward pass of a model and leaves nothing behind on it.
+
+    recorder = Recorder(model)
+    with recorder.record() as tape:
+        losses = loss(model(inputs), targets)      # one value for each example
+        grads = tape.factors(losses)
+
+Every trainable parameter belongs to a module with a closed form (`layers`), or its module's own code is run again (`glue`); what
+neither can do is refused here, by name.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from privopt.perexample.torch.glue import Glue, forwards
+from privopt.perexample.torch.layers import OBSERVED, REWRITTEN, LayerGrads, Site
+from privopt.perexample.torch.support import batch_dims, refuse_mixing
+from privopt.perexample.torch.tape import Found, Gradients, Tape
+
+
+@dataclass(frozen=True)
+class _Observed:
+    name: str
+    module: nn.Module
+    layer: LayerGrads
+    dim: int
+
+    def hook(self, tape: Tape) -> Callable[..., Any]:
+        def hook(module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> Tensor | None:
+            if not tape.recording or not output.requires_grad:
+                return None
+            if kwargs:
+                args = inspect.signature(type(module).forward).bind(module, *args, **kwargs).args[1:]
+            changed = output.clone() if output._is_view() else None  # an in-place change of a view would bypass the tap
+            kept = [x.detach() for x in args if isinstance(x, Tensor)]
+            tape.tap(self.name, type(module).__name__, [output if changed is None else changed], kept, self._made(kept))
+            return changed
+
+        return hook
+
+    def _made(self, kept: list[Tensor]) -> Callable[[Gradients, int], Found]:
+        def made(gradients: Gradients, examples: int) -> Found:
+            site = Site(self.name, type(self.module).__name__, self.dim, examples)
+            assert gradients[0] is not None
+            for name, factor in self.layer(self.module, tuple(kept), gradients[0], site):
+                yield self.module._parameters[name], factor  # type: ignore[misc]  # it is trainable, so it is there
+
+        return made
+
+
+class Recorder:
+    """What to watch in a model, decided once."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self._observed: list[_Observed] = []
+        self._rewritten: list[tuple[str, nn.Module, Callable[..., Any]]] = []
+        self._again: dict[nn.Module, tuple[str, list[str]]] = {}
+        self._norms = refuse_mixing(model.named_modules())
+        dims = batch_dims(model)
+        covered: set[nn.Module] = set()
+        for name, module in model.named_modules():
+            if module in covered:
+                continue
+            forward = type(module).forward
+            if forward in REWRITTEN and "forward" not in module.__dict__ and not getattr(module, "proj_size", 0):
+                if any(parameter.requires_grad for parameter in module.parameters()):
+                    covered.update(module.modules())
+                    self._rewritten.append((name, module, REWRITTEN[forward]))
+                continue
+            own = [key for key, parameter in module._parameters.items() if parameter is not None and parameter.requires_grad]
+            if not own:
+                continue
+            if forward in OBSERVED and _plain(module, own):
+                self._observed.append(_Observed(name, module, OBSERVED[forward], dims.get(module, 0)))
+            else:
+                self._again[module] = (name, own)
+
+    @contextmanager
+    def record(self) -> Iterator[Tape]:
+        """Watch what happens in the model inside this block."""
+        refuse_mixing(self._norms)  # a mode may have changed
+        tape = Tape()
+        handles: list[Any] = []
+        with ExitStack() as stack:
+            try:
+                for observed in self._observed:
+                    handles.append(observed.module.register_forward_hook(observed.hook(tape), with_kwargs=True))
+                if self._again:
+                    handles.extend(Glue(self._again, tape).hooks())
+                if self._rewritten:
+                    stack.enter_context(
+                        forwards({module: rewrite(module, name, tape) for name, module, rewrite in self._rewritten})
+                    )
+                yield tape
+            finally:
+                for handle in handles:
+                    handle.remove()
+
+
+@contextmanager
+def record(model: nn.Module) -> Iterator[Tape]:
+    """Watch one forward pass of a model."""
+    with Recorder(model).record() as tape:
+        yield tape
+
+
+def _plain(module: nn.Module, own: list[str]) -> bool:
+    """Whether the module is as torch made it: its weight is a parameter, not computed from others."""
+    if "forward" in module.__dict__ or not set(own) <= {"weight", "bias"} or "weight" not in module._parameters:
+        return False
+    if getattr(module, "track_running_stats", False) or getattr(module, "mode", None) == "max":
+        return False
+    return not hasattr(module, "parametrizations")

@@ -1,0 +1,79 @@
+"""Support: what is refused, by name and with what would do instead."""
+
+import copy
+from collections.abc import Iterable
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.modules.lazy import LazyModuleMixin
+
+from privopt.perexample.torch.errors import UnsupportedLayer
+
+
+def refuse_mixing(modules: Iterable[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
+    """Refuse modules that make one example's output depend on the others, or that remember batches. Gives those to ask again."""
+    norms = []
+    for name, module in modules:
+        if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
+            raise UnsupportedLayer(
+                f"{name} ({type(module).__name__}) has no parameters yet. Run the model once on made-up data first."
+            )
+        if not isinstance(module, _NormBase):
+            continue
+        norms.append((name, module))
+        if module.track_running_stats and not module.training:
+            continue  # with fixed statistics it is a scale and a shift
+        kind = type(module).__name__
+        where = name or "the model"
+        if isinstance(module, _BatchNorm):
+            raise UnsupportedLayer(f"{where} ({kind}) mixes examples, so no per-example gradient exists. GroupNorm does not mix.")
+        if module.track_running_stats:
+            raise UnsupportedLayer(
+                f"{where} ({kind}) keeps running statistics of private batches, which no noise hides. Use track_running_stats=False."
+            )
+    return norms
+
+
+def batch_dims(model: nn.Module) -> dict[nn.Module, int]:
+    """Modules of torch's transformers whose tensors are (time, examples, width): 1."""
+    dims: dict[nn.Module, int] = {}
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer) and not module.self_attn.batch_first:
+            dims.update({part: 1 for part in module.children()})
+        if isinstance(module, nn.TransformerEncoder | nn.TransformerDecoder) and module.norm is not None:
+            first = next(iter(module.layers), None)
+            inner = getattr(first, "self_attn", None)
+            if inner is not None and not inner.batch_first:
+                dims[module.norm] = 1
+    return dims
+
+
+def replace_batchnorm(model: nn.Module, groups: int = 32) -> nn.Module:
+    """A copy of the model with GroupNorm where it had BatchNorm (at most `groups` groups), and with fixed instance norms.
+
+    >>> replace_batchnorm(nn.Sequential(nn.Conv2d(1, 12, 3), nn.BatchNorm2d(12)), groups=8)[1]
+    GroupNorm(6, 12, eps=1e-05, affine=True)
+    """
+    model = copy.deepcopy(model)
+    if isinstance(model, _NormBase):
+        return _without_mixing(model, groups)
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, _NormBase):
+                setattr(module, name, _without_mixing(child, groups))
+    return model
+
+
+def _without_mixing(norm: _NormBase, groups: int) -> nn.Module:
+    if not isinstance(norm, _BatchNorm):
+        norm.track_running_stats = False
+        norm.running_mean = norm.running_var = norm.num_batches_tracked = None
+        return norm
+    count = next(n for n in range(min(groups, norm.num_features), 0, -1) if norm.num_features % n == 0)
+    made = nn.GroupNorm(count, norm.num_features, eps=norm.eps, affine=norm.affine)
+    if norm.affine:
+        made.load_state_dict({"weight": norm.weight.detach(), "bias": norm.bias.detach()})
+        made.weight.requires_grad_(norm.weight.requires_grad)
+        made.bias.requires_grad_(norm.bias.requires_grad)
+        made.to(norm.weight.device, norm.weight.dtype)
+    return made.train(norm.training)

@@ -1,0 +1,84 @@
+"""A tape: what one forward pass leaves behind, so that one backward pass gives every example's gradient.
+
+A tap is a place in the graph. The backward pass goes through activations only, stops at the taps, and computes no weight gradient.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from privopt.perexample.torch.errors import UnsupportedLayer, UnsupportedLoss
+from privopt.perexample.torch.factors import Factor
+from privopt.perexample.torch.factors.joined import joined
+
+Found = Iterable[tuple[nn.Parameter, Factor]]
+Gradients = Sequence[Tensor | None]  # of a tap's edges; None: nothing depends on it
+
+
+@dataclass(frozen=True)
+class Tap:
+    """Where gradients are caught, and what is made of them."""
+
+    name: str
+    kind: str
+    edges: tuple[GradientEdge, ...]
+    watched: tuple[tuple[Tensor, int], ...]  # kept tensors and their versions
+    made: Callable[[Gradients, int], Found]  # (gradients of the edges, examples)
+
+
+class Tape:
+    """The taps of one forward pass."""
+
+    def __init__(self) -> None:
+        self.taps: list[Tap] = []
+        self.recording = True
+
+    def tap(
+        self,
+        name: str,
+        kind: str,
+        outputs: Sequence[Tensor],
+        kept: Sequence[Tensor],
+        made: Callable[[Gradients, int], Found],
+    ) -> None:
+        """Catch the gradients of these outputs. `kept` tensors must stay as they are."""
+        edges = tuple(get_gradient_edge(output) for output in outputs)
+        self.taps.append(Tap(name, kind, edges, tuple((tensor, tensor._version) for tensor in kept), made))
+
+    def caught(self, name: str, kind: str, edges: Sequence[GradientEdge], made: Callable[[Gradients, int], Found]) -> None:
+        """Catch the gradients of edges that are known already."""
+        self.taps.append(Tap(name, kind, tuple(edges), (), made))
+
+    def factors(self, losses: Tensor) -> dict[nn.Parameter, Factor]:
+        """One backward pass of the losses, one value for each example. The tape is used up."""
+        if losses.ndim != 1:
+            raise UnsupportedLoss(
+                f"the loss gave a value of shape {tuple(losses.shape)} for a batch: one value for each example is needed. "
+                'Use reduction="none" and average over what is not the batch.'
+            )
+        self.recording = False
+        taps, self.taps = self.taps, []
+        edges = [edge for tap in taps for edge in tap.edges]
+        if not edges or not losses.requires_grad:
+            return {}
+        gradients: Sequence[Tensor | None] = torch.autograd.grad(losses, edges, torch.ones_like(losses), allow_unused=True)
+        examples = losses.shape[0]
+        found: dict[nn.Parameter, list[Factor]] = {}
+        start = 0
+        with torch.no_grad():
+            for tap in taps:
+                own = gradients[start : start + len(tap.edges)]
+                start += len(tap.edges)
+                for tensor, version in tap.watched:
+                    if tensor._version != version:
+                        raise UnsupportedLayer(
+                            f"the input of {tap.name or 'the model'} ({tap.kind}) was changed in place after it was used. "
+                            "Use the operation that makes a new tensor (x = x + y instead of x += y)."
+                        )
+                if any(gradient is not None for gradient in own):
+                    for parameter, factor in tap.made(own, examples):
+                        found.setdefault(parameter, []).append(factor)
+            return {parameter: joined(factors) for parameter, factors in found.items()}
