@@ -31,7 +31,7 @@ clean:  ## remove everything that the other targets made
 	@echo "Setting up .venv (the first time takes a minute or two) ..."
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --group dev --editable '.[parquet,demo]'
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --group dev --editable '.[parquet,demo,torch]'
 	@touch $@
 
 .venv/bench: .venv/ready

@@ -4,6 +4,7 @@ A checkpoint holds generator states, which reveal the noise, and a fingerprint o
 Its folder is readable by its owner only (0700, files 0600), every write is atomic, and it is removed when the run ends.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -43,7 +44,7 @@ class Checkpoint:
         path = self.folder / "begin.json"
         if path.exists():
             try:
-                saved = json.loads(path.read_text())
+                saved = json.loads(_unsealed(path))
                 name, rng, fingerprint = saved["run"], randomness.restored(saved["generator"]), saved["fingerprint"]
             except (ValueError, KeyError, TypeError) as error:
                 raise InputError(f"{path} is damaged, so this run cannot go on. Start a new one.") from error
@@ -55,7 +56,7 @@ class Checkpoint:
             return name, rng
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         content = {"run": run, "generator": randomness.state(rng), "fingerprint": self._fingerprint}
-        write_atomically(path, json.dumps(content).encode(), private=True)
+        write_atomically(path, _sealed(json.dumps(content).encode()), private=True)
         return run, rng
 
     def save(self, progress: Progress) -> None:
@@ -64,7 +65,7 @@ class Checkpoint:
         meta = {"round": progress.round_, "paid": progress.paid, "generator": randomness.state(progress.rng)}
         buffer = BytesIO()
         np.savez(buffer, allow_pickle=False, meta=np.array(json.dumps(meta)), **arrays)
-        write_atomically(self.folder / "progress.npz", buffer.getvalue(), private=True)
+        write_atomically(self.folder / "progress.npz", _sealed(buffer.getvalue()), private=True)
 
     def load(self) -> Progress | None:
         """What was saved last, if anything was."""
@@ -72,7 +73,7 @@ class Checkpoint:
         if not path.exists():
             return None
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with np.load(BytesIO(_unsealed(path)), allow_pickle=False) as file:
                 meta = json.loads(str(file["meta"]))
                 parts: dict[str, State] = {}
                 for key in file.files:
@@ -87,6 +88,18 @@ class Checkpoint:
     def remove(self) -> None:
         """The run has ended: nobody needs its randomness any more."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _sealed(content: bytes) -> bytes:
+    """With a hash at the end: randomness that changed by a bit would give new answers that nobody paid for."""
+    return content + hashlib.sha256(content).digest()
+
+
+def _unsealed(path: Path) -> bytes:
+    content = path.read_bytes()
+    if _sealed(content[:-32]) != content:
+        raise ValueError(f"{path} is not as it was written")
+    return content[:-32]
 
 
 def write_atomically(path: Path, content: bytes, *, private: bool = False) -> None:

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from array_api_compat import array_namespace, device
+
 from privopt.checkpoint import Checkpoint, Progress
 from privopt.errors import BudgetExceeded, LedgerError
 from privopt.measure.queries import Trajectory
@@ -64,8 +67,8 @@ def run(
     done = 0
     if saved := checkpoint.load() if checkpoint else None:
         done, spending.position, rng = saved.round_, saved.paid, saved.rng
-        at = Trajectory(**saved.parts["at"])
-        memory, kept = saved.parts.get("memory", {}), saved.parts["kept"]
+        at = Trajectory(**_like(parameters, saved.parts["at"]))
+        memory, kept = _like(parameters, saved.parts.get("memory", {})), _like(parameters, saved.parts["kept"])
     rounds = recipe.release.rounds(kept, recipe.rounds)
     events = recipe.events(rounds)
     accountable(compose(events))
@@ -102,3 +105,12 @@ def run(
     if recorded != planned:
         raise LedgerError(f"planned {planned}, but recorded {recorded}.")
     return Result(recipe.release.select(kept), done, recorded, stopped_early=done < rounds)
+
+
+def _like(parameters: Any, state: dict[str, Any]) -> dict[str, Any]:
+    """Saved arrays as arrays of the parameters' kind."""
+    xp = array_namespace(parameters)
+    return {
+        name: xp.asarray(value, dtype=parameters.dtype, device=device(parameters)) if isinstance(value, np.ndarray) else value
+        for name, value in state.items()
+    }

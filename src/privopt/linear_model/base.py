@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,18 +17,7 @@ from privopt.perexample.losses import Loss
 from privopt.privacy.accountants import Accountant
 from privopt.privacy.budget import Budget, Neighbours, default_delta
 from privopt.privacy.ledger import Ledger
-from privopt.privacy.statement import Statement
-
-
-@dataclass(frozen=True)
-class Privacy:
-    """What a fitted model claims, and the ledger that holds what it spent."""
-
-    statement: Statement
-    ledger: Ledger
-
-    def __str__(self) -> str:
-        return str(self.statement)
+from privopt.privacy.statement import Privacy
 
 
 class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped

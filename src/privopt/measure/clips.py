@@ -6,12 +6,13 @@ example is added or removed. The bound may depend on what is already public, nev
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
+from array_api_compat import array_namespace
 
 from privopt.errors import CompositionError
-from privopt.perexample.grads import PerExampleGrads, Vector
+from privopt.perexample.grads import Array, PerExampleGrads
 
 
 class Clip(Protocol):
@@ -27,7 +28,7 @@ class Clip(Protocol):
         """The bound."""
         ...
 
-    def sum(self, grads: PerExampleGrads) -> Vector:
+    def sum(self, grads: PerExampleGrads) -> Array:
         """The sum of the clipped vectors."""
         ...
 
@@ -46,7 +47,7 @@ class l2:  # noqa: N801  # a constructor that reads as a phrase
     def __post_init__(self) -> None:
         _check(self.bound)
 
-    def sum(self, grads: PerExampleGrads) -> Vector:
+    def sum(self, grads: PerExampleGrads) -> Array:
         return _clipped_sum(grads, self.order, self.bound)
 
 
@@ -60,7 +61,7 @@ class l1:  # noqa: N801
     def __post_init__(self) -> None:
         _check(self.bound)
 
-    def sum(self, grads: PerExampleGrads) -> Vector:
+    def sum(self, grads: PerExampleGrads) -> Array:
         return _clipped_sum(grads, self.order, self.bound)
 
 
@@ -69,11 +70,14 @@ def _check(bound: float) -> None:
         raise CompositionError(f"a clip bound is a finite number ≥ 0, not {bound}.")
 
 
-def _clipped_sum(grads: PerExampleGrads, order: int, bound: float) -> Vector:
+def _clipped_sum(grads: PerExampleGrads, order: int, bound: float) -> Array:
     """Σ gᵢ · min(1, C/‖gᵢ‖). A vector that is not finite has weight 0."""
+
+    def weights(norms: Any) -> Any:
+        xp = array_namespace(norms)
+        inside = xp.clip(bound / norms, max=1.0)  # 0/0, a zero vector under a zero bound, is NaN here
+        whole = bound > 0 and bool(xp.isfinite(xp.sum(norms)))
+        return inside if whole else xp.where(xp.isfinite(norms) & (bound > 0), inside, xp.zeros_like(norms))
+
     with np.errstate(all="ignore"):  # a warning would tell something about the data
-        norms = grads.norms(order)
-        weights = np.minimum(bound / norms, 1.0)  # 0/0, a zero vector under a zero bound, is NaN here
-        if bound == 0 or not np.isfinite(norms).all():
-            weights = np.where(np.isfinite(norms) & (bound > 0), weights, 0.0)
-        return grads.weighted_sum(weights)
+        return grads.fold(weights, order)

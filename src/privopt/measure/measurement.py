@@ -9,14 +9,14 @@ from privopt.measure.mechanisms import Mechanism
 from privopt.measure.queries import Term, Trajectory
 from privopt.measure.randomness import Rng
 from privopt.measure.samplers import Sampler
-from privopt.perexample.grads import Oracle, Vector
+from privopt.perexample.grads import Array, Oracle
 from privopt.privacy.events import DpEvent
 
 
 class Noisy(NamedTuple):
     """An answer that may be used freely, and the event that pays for it."""
 
-    value: Vector
+    value: Array
     event: DpEvent
 
 
@@ -66,5 +66,10 @@ class Measurement:
         """Ask, clip, sum, hide: the only function that meets private data."""
         rows = self.sampler.draw(oracle.size, round_, rng)
         sums = [term.weight * term.clip.sum(term.query(oracle, rows, at)) for term in self.terms]
-        hidden = self.mechanism.release(sum(sums[1:], sums[0]), self.bound, rng)
-        return Noisy(hidden / self.sampler.expected(oracle.size), self.event(round_))
+        return self.hide(sum(sums[1:], sums[0]), oracle.size, round_, rng)
+
+    def hide(self, total: Array, size: int, round_: int, rng: Rng) -> Noisy:
+        """The noisy mean of a round whose clipped sum is known, when `size` examples could have taken part."""
+        hidden = self.mechanism.release(total, self.bound, rng)
+        hidden /= self.sampler.expected(size)
+        return Noisy(hidden, self.event(round_))

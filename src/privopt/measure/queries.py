@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from privopt.measure.clips import Clip
-from privopt.perexample.grads import Oracle, PerExampleGrads, Rows, Vector
+from privopt.perexample.grads import Array, Oracle, PerExampleGrads, Rows
 
 
 class Trajectory(NamedTuple):
     """What is public when a round begins: where the iterate is and where it was."""
 
-    current: Vector
-    previous: Vector
+    current: Array
+    previous: Array
 
 
 class Query(Protocol):

@@ -23,12 +23,21 @@ def generator(seed: int | np.random.Generator | np.random.RandomState | None = N
 
 def state(rng: Rng) -> str:
     """The generator's state, for a checkpoint: keep it where the data are kept."""
-    return json.dumps(rng.bit_generator.state)
+    return json.dumps(rng.bit_generator.state, default=lambda array: array.tolist())
 
 
 def restored(text: str) -> Rng:
     """The generator as it was when `state` was taken."""
     value: dict[str, Any] = json.loads(text)
-    rng = np.random.Generator(np.random.PCG64DXSM(0))
+    rng = np.random.Generator(getattr(np.random, value["bit_generator"])(0))
     rng.bit_generator.state = value
     return rng
+
+
+def standard_normal(like: Any, rng: Rng) -> Any:
+    """Independent standard normal numbers of the shape, kind and precision of an array."""
+    if isinstance(like, np.ndarray):
+        return rng.standard_normal(like.shape)
+    from privopt.measure.torch_randomness import normal
+
+    return normal(like, rng)

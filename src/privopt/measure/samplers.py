@@ -4,7 +4,6 @@ A sampler draws the rows of a round in time proportional to their number, knows 
 and never the drawn size, is what a mean is divided by), and says how the sampling changes the event of a mechanism.
 """
 
-import secrets
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
@@ -101,14 +100,15 @@ class full_batch:  # noqa: N801
 class disjoint_batches:  # noqa: N801
     """The rows cut once into `batches` parts; the rounds of an epoch visit one part each.
 
-    **Guarantee** Each row's part is drawn independently and uniformly, by the secret `key`. Given the parts of all other rows,
+    **Guarantee** Each row's part is drawn independently and uniformly, by the secret `key` (from `secrets.randbits(128)`, or from
+    the run's generator, so that a resumed run cuts the same way). Given the parts of all other rows,
     one row more or less touches one part, so an epoch costs what one round does (parallel composition), and so does the
     mixture over all draws: the epoch's first round carries the event, the others none. A cut by position would not do:
     removing a row would move the others to other parts.
     """
 
     batches: int
-    key: int = field(default_factory=lambda: secrets.randbits(128), repr=False)
+    key: int = field(repr=False)
 
     def __post_init__(self) -> None:
         if self.batches < 1:

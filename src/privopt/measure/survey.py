@@ -18,7 +18,7 @@ from privopt.measure.mechanisms import gaussian
 from privopt.measure.queries import Term, Trajectory
 from privopt.measure.randomness import Rng
 from privopt.measure.samplers import full_batch
-from privopt.perexample.grads import Oracle, PerExampleGrads, Rows, Vector
+from privopt.perexample.grads import Oracle, PerExampleGrads, Rows, Rule, Vector
 from privopt.privacy.events import FailureDpEvent
 from privopt.privacy.ledger import Run
 
@@ -66,7 +66,7 @@ def column_ranges(blocks: Blocks, size: int, columns: int, *, noise_multiplier: 
     span = np.where(high > low, high - low, 1.0)  # a column that is always 0 has none
 
     def position(values: Vector) -> Vector:
-        return np.clip((values - low) / span * _ZOOM, 0, _ZOOM - 1).astype(np.int64)
+        return np.clip(np.nan_to_num((values - low) / span * _ZOOM), 0, _ZOOM - 1).astype(np.int64)
 
     histogram = _Votes(blocks, position, _ZOOM, size, columns).ask(noise_multiplier, spending, rng)
     step = (high - low) / _ZOOM
@@ -153,6 +153,9 @@ class _Votes:
             start += len(block)
         return total
 
+    def fold(self, rule: Rule, order: int) -> Vector:
+        return self.weighted_sum(rule(self.norms(order)))
+
     def ask(self, noise_multiplier: float, spending: Run, rng: Rng) -> Vector:
         """Noisy counts, (columns, bins)."""
         votes = _votes() @ l2(math.sqrt(self.columns))
@@ -174,6 +177,7 @@ class _votes:  # noqa: N801  # a query that reads as a phrase
 
 def _magnitude(values: Vector) -> Vector:
     """−2^k … 0 … 2^k as a bin number; |x| in [2^(e−1), 2^e) has exponent e."""
+    values = np.nan_to_num(values)
     exponent = np.clip(np.frexp(values)[1], _LOWEST, _HIGHEST)
     return np.where(values == 0, _ZERO, _ZERO + np.sign(values) * (exponent - _LOWEST + 1)).astype(np.int64)
 

@@ -1,28 +1,35 @@
 """The whole protocol between a model and the private side.
 
 Clipping needs two things of the per-example vectors, their norms and a weighted sum, so neither the vectors nor what they
-are made of has to exist as an array.
+are made of has to exist as an array. Arrays are NumPy's for linear models and torch's for networks.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 Vector = NDArray[Any]
+Array = Any  # of NumPy, or of torch
 Rows = NDArray[Any] | None  # None: every row
+Rule = Callable[[Any], Any]  # norms → weights
 
 
 class PerExampleGrads(Protocol):
     """One vector per example."""
 
-    def norms(self, order: int) -> Vector:
+    def norms(self, order: int) -> Array:
         """The l1 or l2 norm of each; infinite or NaN where a vector is not finite."""
         ...
 
-    def weighted_sum(self, weights: Vector) -> Vector:
+    def weighted_sum(self, weights: Array) -> Array:
         """Σ wᵢ gᵢ, flat. An example of weight 0 is absent, even if its vector is not finite."""
+        ...
+
+    def fold(self, rule: Rule, order: int) -> Array:
+        """Σ wᵢ gᵢ with weights that are a rule of the norms: what a clip asks for, in one pass over the examples."""
         ...
 
 
@@ -34,7 +41,7 @@ class Oracle(Protocol):
         """How many examples there are."""
         ...
 
-    def __call__(self, parameters: Vector, rows: Rows) -> PerExampleGrads:
+    def __call__(self, parameters: Array, rows: Rows) -> PerExampleGrads:
         """The vectors of these rows at these parameters."""
         ...
 
@@ -55,3 +62,6 @@ class Materialized:
     def weighted_sum(self, weights: Vector) -> Vector:
         present = weights != 0
         return weights[present] @ self.values[present]
+
+    def fold(self, rule: Rule, order: int) -> Vector:
+        return self.weighted_sum(rule(self.norms(order)))

@@ -7,7 +7,7 @@ two norms and a weighted sum is one matrix product: private costs what non-priva
 import numpy as np
 
 from privopt.perexample.design import Batch, Design
-from privopt.perexample.grads import Rows, Vector
+from privopt.perexample.grads import Rows, Rule, Vector
 from privopt.perexample.losses import Loss
 
 
@@ -30,6 +30,9 @@ class LinearGrads:
         if not np.isfinite(weighted).all():  # an example of weight 0 is absent, whatever its residual
             weighted[weights == 0] = 0.0
         return self._batch.weighted_sum(weighted).ravel()
+
+    def fold(self, rule: Rule, order: int) -> Vector:
+        return self.weighted_sum(rule(self.norms(order)))
 
 
 class LinearOracle:

@@ -125,8 +125,9 @@ def _pld(parts: Counter[DpEvent], delta: float, neighbours: Neighbours, grid: fl
         return _gaussian(parts, delta, neighbours)
     if delta == 0:  # only pure events have a price then, and it adds up
         pure = all(_pure(part) > 0 for part in parts)
-        changes = 2 if neighbours == "replace-one" else 1
-        return changes * sum(count * _pure(part) for part, count in parts.items()) if pure else math.inf
+        return _changes(neighbours) * sum(count * _pure(part) for part, count in parts.items()) if pure else math.inf
+    if _changes(neighbours) * sum(count * _failure(part) for part, count in parts.items()) >= delta:
+        return math.inf
     rough = _rough(parts, delta, neighbours)
     if rough <= 0:  # so much noise that δ alone covers it
         return 0.0
@@ -137,9 +138,14 @@ def _pld(parts: Counter[DpEvent], delta: float, neighbours: Neighbours, grid: fl
     return float(total.get_epsilon_for_delta(delta))
 
 
+def _changes(neighbours: Neighbours) -> int:
+    """A replacement removes one unit and adds another."""
+    return 2 if neighbours == "replace-one" else 1
+
+
 def _gaussian(parts: Counter[DpEvent], delta: float, neighbours: Neighbours) -> float:
     """Gaussians without sampling compose to one Gaussian, whose ε is known exactly; failures only use up δ."""
-    changes = 2 if neighbours == "replace-one" else 1
+    changes = _changes(neighbours)
     left = delta - sum(changes * count * _failure(part) for part, count in parts.items())
     precision = sum(count / part.noise_multiplier**2 for part, count in parts.items() if isinstance(part, GaussianDpEvent))
     if left <= 0:
@@ -150,7 +156,7 @@ def _gaussian(parts: Counter[DpEvent], delta: float, neighbours: Neighbours) -> 
 def _distribution(part: DpEvent, count: int, neighbours: Neighbours, grid: float) -> pld.PrivacyLossDistribution:
     """dp-accounting's privacy loss distribution of `count` repetitions."""
     relation = NeighboringRelation.REPLACE_ONE if neighbours == "replace-one" else NeighboringRelation.ADD_OR_REMOVE_ONE
-    changes = 2 if neighbours == "replace-one" else 1  # a replacement removes one unit and adds another
+    changes = _changes(neighbours)
     match part:
         case GaussianDpEvent(noise_multiplier=noise):  # T of these are one with noise z/√T
             return pld.from_gaussian_mechanism(
@@ -208,7 +214,7 @@ def _grid(parts: Counter[DpEvent], rough: float) -> float:
 
 def _rough(parts: Counter[DpEvent], delta: float, neighbours: Neighbours) -> float:
     """Some upper bound on ε, quickly: Rényi for the Gaussian parts, the sum for pure ones."""
-    changes = 2 if neighbours == "replace-one" else 1
+    changes = _changes(neighbours)
     total = sum(changes * count * _pure(part) for part, count in parts.items())
     gaussian = RdpAccountant(neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE)
     for part, count in parts.items():

@@ -9,6 +9,7 @@ from typing import Any
 from privopt.privacy.accountants import Accountant, choose, epsilon
 from privopt.privacy.budget import Budget
 from privopt.privacy.events import DpEvent, atoms, describe, from_json, to_json
+from privopt.privacy.ledger import Ledger
 
 NOT_COVERED = (
     "choosing settings or methods by looking at results on these data",
@@ -114,6 +115,17 @@ class Statement:
             text=html.escape(self.text()),
             data=html.escape(json.dumps(self.to_json(), indent=2)),
         )
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """What a model claims, and the ledger that holds what was spent on it."""
+
+    statement: Statement
+    ledger: Ledger
+
+    def __str__(self) -> str:
+        return str(self.statement)
 
 
 def _shown(value: object) -> str:

@@ -11,7 +11,7 @@ from privopt.measure.mechanisms.gamma_norm import gamma_norm
 from privopt.measure.mechanisms.gaussian import gaussian
 from privopt.measure.mechanisms.laplace import laplace
 from privopt.measure.randomness import Rng
-from privopt.perexample.grads import Vector
+from privopt.perexample.grads import Array
 from privopt.privacy.events import DpEvent
 
 __all__ = ["Mechanism", "gamma_norm", "gaussian", "laplace"]
@@ -30,6 +30,6 @@ class Mechanism(Protocol):
         """What one release costs."""
         ...
 
-    def release(self, total: Vector, bound: float, rng: Rng) -> Vector:
+    def release(self, total: Array, bound: float, rng: Rng) -> Array:
         """The sum, hidden."""
         ...

@@ -7,7 +7,7 @@ import numpy as np
 
 from privopt.errors import CompositionError
 from privopt.measure.randomness import Rng
-from privopt.perexample.grads import Vector
+from privopt.perexample.grads import Array
 from privopt.privacy.events import DpEvent, NonPrivateDpEvent, PureDpEvent
 
 
@@ -29,7 +29,7 @@ class gamma_norm:  # noqa: N801  # a constructor that reads as a phrase
     def event(self) -> DpEvent:
         return PureDpEvent(1 / self.noise_multiplier) if self.noise_multiplier else NonPrivateDpEvent()
 
-    def release(self, total: Vector, bound: float, rng: Rng) -> Vector:
+    def release(self, total: Array, bound: float, rng: Rng) -> Array:
         direction = rng.standard_normal(total.shape)
         length = rng.gamma(total.size, self.noise_multiplier * bound)
         return total + length * direction / np.linalg.norm(direction)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from privopt.errors import CompositionError
-from privopt.measure.randomness import Rng
-from privopt.perexample.grads import Vector
+from privopt.measure.randomness import Rng, standard_normal
+from privopt.perexample.grads import Array
 from privopt.privacy.events import DpEvent, GaussianDpEvent
 
 
@@ -27,5 +27,8 @@ class gaussian:  # noqa: N801  # a constructor that reads as a phrase
     def event(self) -> DpEvent:
         return GaussianDpEvent(self.noise_multiplier)
 
-    def release(self, total: Vector, bound: float, rng: Rng) -> Vector:
-        return total + self.noise_multiplier * bound * rng.standard_normal(total.shape)
+    def release(self, total: Array, bound: float, rng: Rng) -> Array:
+        noise = standard_normal(total, rng)
+        noise *= self.noise_multiplier * bound
+        noise += total
+        return noise

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from privopt.errors import CompositionError
 from privopt.measure.randomness import Rng
-from privopt.perexample.grads import Vector
+from privopt.perexample.grads import Array
 from privopt.privacy.events import DpEvent, LaplaceDpEvent
 
 
@@ -27,5 +27,5 @@ class laplace:  # noqa: N801  # a constructor that reads as a phrase
     def event(self) -> DpEvent:
         return LaplaceDpEvent(self.noise_multiplier)
 
-    def release(self, total: Vector, bound: float, rng: Rng) -> Vector:
+    def release(self, total: Array, bound: float, rng: Rng) -> Array:
         return total + rng.laplace(0.0, self.noise_multiplier * bound, total.shape)

@@ -1,7 +1,7 @@
 """Networks: exact per-example gradients of any torch module, at almost the cost of an ordinary step.
 
-One forward pass records what goes into each layer; one backward pass, through activations only, gives the gradient of what comes out.
-From the two come every example's norm and any weighted sum, in closed form: no second backward pass, no per-example gradient.
+One forward pass records what goes into each layer; one backward pass, through activations only, gives the gradient of what comes
+out. From the two come every example's norm and any weighted sum, in closed form: no second backward pass, no vector formed.
 Nothing here is private.
 """
 

@@ -34,7 +34,7 @@ def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> No
                 value = score(loss, call(recorder.model, own[0]), own[1])
             if value.shape != (1,):
                 raise UnsupportedLoss(
-                    f"the loss gave a value of shape {tuple(value.shape)} for one example. Give one value for each: a tensor of shape (1,)."
+                    f"the loss gave a value of shape {tuple(value.shape)} for one example. Give one value for each: shape (1,)."
                 )
             found = (
                 torch.autograd.grad(value[0], list(layout.parameters.values()), allow_unused=True) if value.requires_grad else ()
@@ -51,9 +51,9 @@ def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> No
     ]
     if wrong:
         raise UnsupportedLayer(
-            f"the gradients of {', '.join(wrong[:5])}{' and more' if len(wrong) > 5 else ''} are not those of each example alone. Either the model or "
-            "the loss mixes examples (the batch must be the first dimension everywhere), or a parameter is used outside the module that "
-            "owns it: call that module instead, or share the parameter between modules (decoder.weight = embedding.weight)."
+            f"the gradients of {', '.join(wrong[:5])}{' …' if len(wrong) > 5 else ''} are not those of each example alone. "
+            "Either the model or the loss mixes examples (the batch must be the first dimension everywhere), or a parameter is "
+            "used outside the module that owns it: call that module, or share it (decoder.weight = embedding.weight)."
         )
 
 

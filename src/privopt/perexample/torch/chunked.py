@@ -1,7 +1,7 @@
 """Chunks: a logical batch that is too large for memory, some examples at a time.
 
-Nothing of a chunk is kept but its norms. `fold` passes over the data once; `norms` and then `weighted_sum` pass twice, with the same
-random numbers.
+Nothing of a chunk is kept but its norms. `fold` passes over the data once; `norms` and then `weighted_sum` pass twice, with the
+same random numbers.
 """
 
 from collections.abc import Callable

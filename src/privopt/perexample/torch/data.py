@@ -12,7 +12,7 @@ from privopt.errors import InputError
 
 def size_of(data: Any) -> int:
     """How many examples there are."""
-    tensors = [x for x in tree_flatten(data)[0] if isinstance(x, Tensor)]
+    tensors = [x for x in _leaves(data) if isinstance(x, Tensor)]
     sizes = {x.shape[0] if x.ndim else 0 for x in tensors}
     if len(sizes) != 1:
         raise InputError(
@@ -23,7 +23,17 @@ def size_of(data: Any) -> int:
 
 def rows_of(data: Any, rows: Tensor | slice) -> Any:
     """These examples."""
-    return tree_map(lambda x: x[rows] if isinstance(x, Tensor) else x, data)
+    if isinstance(data, Tensor):
+        return data[rows]
+    if isinstance(data, tuple):
+        return tuple(rows_of(part, rows) for part in data)
+    return None if data is None else tree_map(lambda x: x[rows] if isinstance(x, Tensor) else x, data)
+
+
+def _leaves(data: Any) -> list[Any]:
+    if isinstance(data, tuple):
+        return [leaf for part in data for leaf in _leaves(part)]
+    return [data] if isinstance(data, Tensor) else tree_flatten(data)[0]
 
 
 def call(model: Callable[..., Any], inputs: Any) -> Any:

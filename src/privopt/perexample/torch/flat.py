@@ -33,13 +33,18 @@ class Layout:
             self.slices[name] = slice(self.size, self.size + parameter.numel())
             self.size += parameter.numel()
 
+        self.names = {parameter: name for name, parameter in self.parameters.items()}
+        self._shapes = {name: parameter.shape for name, parameter in self.parameters.items()}
+        self._sizes = [shape.numel() for shape in self._shapes.values()]
+
     def view(self, name: str, vector: Tensor) -> Tensor:
         """One parameter's part of a flat vector, in the parameter's shape; no copy."""
         return vector[self.slices[name]].view(self.parameters[name].shape)
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
         """A flat vector by parameter."""
-        return {name: self.view(name, vector) for name in self.slices}
+        parts = vector.split_with_sizes(self._sizes)
+        return {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
 
     def flat(self) -> Tensor:
         """The parameters' present values as a new flat vector."""

@@ -25,8 +25,7 @@ def gradients(recorder: Recorder, layout: Layout, loss: Loss, inputs: Any, targe
                 f"the loss gave {len(losses)} values for a batch of {examples}: one for each example is needed."
             )
         factors = tape.factors(losses)
-    names = {parameter: name for name, parameter in layout.parameters.items()}
-    return TorchGrads(layout, {names[parameter]: factor for parameter, factor in factors.items()}, examples)
+    return TorchGrads(layout, {layout.names[parameter]: factor for parameter, factor in factors.items()}, examples)
 
 
 def per_example_gradients(model: nn.Module, loss: Loss, inputs: Any, targets: Any = None) -> TorchGrads:

@@ -6,6 +6,7 @@ has caught; a vector-Jacobian product of this code alone gives each example's gr
 recorded, so code that draws random numbers or mixes examples is found out.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -96,7 +97,7 @@ class Glue:
 
 
 def _twins(values: Any) -> Any:
-    """Tensors of their own, whose gradient is that of what follows them alone. (An alias would lose it to an in-place operation.)"""
+    """Tensors of their own, whose gradient is that of what follows them alone. (An alias would lose it to an in-place change.)"""
     return tree_map(lambda x: x.clone() if isinstance(x, Tensor) and x.requires_grad else x, values)
 
 
@@ -118,8 +119,8 @@ def replayed(frame: Frame, own: list[str], places: list[int], cotangents: list[T
     batched = [x.ndim > 0 and x.shape[0] == site.examples for x in tensors]
     if not any(batched):
         raise UnsupportedLayer(
-            f"{site.name} ({site.kind}) is called without a batch of examples, so its parameters {', '.join(own)} have no per-example "
-            "gradient here. Use them in the forward of a module that is given the examples (or remove the parametrization)."
+            f"{site.name} ({site.kind}) is called without a batch of examples, so its parameters {', '.join(own)} have no "
+            "per-example gradient here. Use them in a module that is given the examples (or remove the parametrization)."
         )
     parameters = {name: getattr(frame.module, name).detach() for name in own}
 
@@ -131,7 +132,7 @@ def replayed(frame: Frame, own: list[str], places: list[int], cotangents: list[T
 
     def one(*values: Tensor) -> tuple[dict[str, Tensor], tuple[Tensor, ...]]:
         parts = [x.unsqueeze(0) if b else x for x, b in zip(values[: len(tensors)], batched, strict=True)]
-        sent, pull = vjp(lambda p: code(p, *parts), parameters)
+        sent, pull = vjp(lambda p: code(p, *parts), parameters)[:2]
         (gradients,) = pull(tuple(g.reshape(s.shape) for g, s in zip(values[len(tensors) :], sent, strict=True)))
         return gradients, tuple(s.squeeze(0) for s in sent)
 
@@ -142,14 +143,16 @@ def replayed(frame: Frame, own: list[str], places: list[int], cotangents: list[T
             torch.set_rng_state(frame.random_state)
         try:
             dims = tuple(0 if b else None for b in batched) + (0,) * len(deltas)
-            gradients, sent = vmap(one, in_dims=dims, randomness="different")(*tensors, *deltas)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "There is a performance drop")  # no batching rule: correct, and slow
+                gradients, sent = vmap(one, in_dims=dims, randomness="different")(*tensors, *deltas)
         except (RuntimeError, NotImplementedError):  # an operation that vmap does not know: one example after the other
             gradients, sent = _each_alone(code, parameters, tensors, batched, deltas, site.examples)
     for value, wanted in zip(sent, expected, strict=True):
         if not _agree(value.reshape(wanted.shape), wanted):
             raise UnsupportedLayer(
-                f"{site.name or 'the model'} ({site.kind}) computes something else for one example than for a batch: its own code draws random "
-                "numbers, mixes examples or remembers. Move that part into a module of its own (nn.Dropout for F.dropout)."
+                f"{site.name or 'the model'} ({site.kind}) computes something else for one example than for a batch: its own "
+                "code draws random numbers, mixes examples or remembers. Move that into another module (nn.Dropout for F.dropout)."
             )
     return gradients
 
@@ -211,8 +214,8 @@ def forwards(replacements: dict[nn.Module, Callable[..., Any]]) -> Iterator[None
             module.__dict__["forward"] = forward
         yield
     finally:
-        for module, forward in before.items():
-            if forward is None:
+        for module, own in before.items():
+            if own is None:
                 module.__dict__.pop("forward", None)
             else:
-                module.__dict__["forward"] = forward
+                module.__dict__["forward"] = own

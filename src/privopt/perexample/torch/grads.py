@@ -3,6 +3,7 @@
 gᵢ is kept as D ⊙ g⁰ᵢ + s: the factors of g⁰ from one backward pass, a public diagonal D and a public shift s.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -28,7 +29,7 @@ def clip_weights(bound: float) -> Rule:
     """
 
     def rule(norms: Tensor) -> Tensor:
-        return torch.where(norms.isfinite(), (bound / norms).clamp_max(1.0), 0.0) if bound > 0 else torch.zeros_like(norms)
+        return (bound / norms).clamp_max_(1.0).nan_to_num_(0.0) if bound > 0 else torch.zeros_like(norms)
 
     return rule
 
@@ -190,17 +191,18 @@ class TorchGrads:
 
     def _add(self, weights: dict[str, Tensor], total: Tensor) -> None:
         """total += Σ wᵢ g⁰ᵢ, without what has weight 0 if it could be NaN."""
+        parts = self._layout.views(total)
         if not self._is_finite():
             for name, factor in self._factors.items():
                 present = weights[name].nonzero().squeeze(1)
-                factor.take(present).add_weighted_sum(weights[name][present], self._layout.view(name, total))
+                factor.take(present).add_weighted_sum(weights[name][present], parts[name])
             return
         for name, factor in self._factors.items():
-            factor.add_weighted_sum(weights[name], self._layout.view(name, total))
+            factor.add_weighted_sum(weights[name], parts[name])
 
     def _is_finite(self) -> bool:
         norms = next(iter(self._norms.values())) if self._norms else self.norms()
-        return bool(norms.sum().isfinite())
+        return math.isfinite(float(norms.sum()))
 
     def _formed(self) -> "TorchGrads":
         """The same vectors without a diagonal."""

@@ -14,10 +14,10 @@ Loss = Callable[..., Tensor]  # (output, *targets) → (examples,)
 def per_example(loss: Loss) -> Loss:
     """The loss without its reduction over the batch.
 
-    A loss module of torch is made again with reduction="none"; what is left of one example (its pixels, its time steps) is averaged, or
-    summed if the module sums. Class weights then scale an example's loss; they are not normalised over the batch, which would
-    mix examples. Steps with the ignored class are left out of an example's average. Any other function must give one value for each
-    example itself.
+    A loss module of torch is made again with reduction="none"; what is left of one example (its pixels, its time steps) is
+    averaged, or summed if the module sums. Class weights then scale an example's loss; they are not normalised over the batch,
+    which would mix examples. Steps with the ignored class are left out of an example's average. Any other function must give one
+    value for each example itself.
 
     >>> import torch
     >>> per_example(nn.MSELoss())(torch.ones(2, 4), torch.zeros(2, 4))
@@ -30,7 +30,7 @@ def per_example(loss: Loss) -> Loss:
             f"{type(loss).__name__}(reduction={loss.reduction!r}) cannot be taken apart: use 'mean', 'sum' or 'none'."
         )
     inner = copy.deepcopy(loss)
-    inner.reduction = "none"
+    inner.__dict__["reduction"] = "none"
     averaged = loss.reduction != "sum"
     ignored = getattr(loss, "ignore_index", None)
 

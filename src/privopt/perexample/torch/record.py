@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from privopt.perexample.torch.glue import Glue, forwards
 from privopt.perexample.torch.layers import OBSERVED, REWRITTEN, LayerGrads, Site
+from privopt.perexample.torch.room import Room
 from privopt.perexample.torch.support import batch_dims, refuse_mixing
 from privopt.perexample.torch.tape import Found, Gradients, Tape
 
@@ -58,6 +59,7 @@ class Recorder:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
+        self._room = Room()
         self._observed: list[_Observed] = []
         self._rewritten: list[tuple[str, nn.Module, Callable[..., Any]]] = []
         self._again: dict[nn.Module, tuple[str, list[str]]] = {}
@@ -85,7 +87,7 @@ class Recorder:
     def record(self) -> Iterator[Tape]:
         """Watch what happens in the model inside this block."""
         refuse_mixing(self._norms)  # a mode may have changed
-        tape = Tape()
+        tape = Tape(self._room)
         handles: list[Any] = []
         with ExitStack() as stack:
             try:

@@ -1,6 +1,6 @@
 """A tape: what one forward pass leaves behind, so that one backward pass gives every example's gradient.
 
-A tap is a place in the graph. The backward pass goes through activations only, stops at the taps, and computes no weight gradient.
+A tap is a place in the graph. The backward pass goes through activations only and computes no weight gradient.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from privopt.perexample.torch.errors import UnsupportedLayer, UnsupportedLoss
-from privopt.perexample.torch.factors import Factor
+from privopt.perexample.torch.factors import Factor, Outer
 from privopt.perexample.torch.factors.joined import joined
+from privopt.perexample.torch.room import Room
 
 Found = Iterable[tuple[nn.Parameter, Factor]]
 Gradients = Sequence[Tensor | None]  # of a tap's edges; None: nothing depends on it
@@ -32,7 +33,8 @@ class Tap:
 class Tape:
     """The taps of one forward pass."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: Room | None = None) -> None:
+        self._room = room
         self.taps: list[Tap] = []
         self.recording = True
 
@@ -81,4 +83,8 @@ class Tape:
                 if any(gradient is not None for gradient in own):
                     for parameter, factor in tap.made(own, examples):
                         found.setdefault(parameter, []).append(factor)
-            return {parameter: joined(factors) for parameter, factors in found.items()}
+            whole = {parameter: joined(factors) for parameter, factors in found.items()}
+        for factor in whole.values():
+            if isinstance(factor, Outer):
+                factor.room = self._room
+        return whole

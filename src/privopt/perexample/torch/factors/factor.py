@@ -2,6 +2,7 @@
 
 | factor | the gradient of example i | made by |
 |---|---|---|
+| `Once` | δᵢ ⊗ aᵢ | a linear layer on rows |
 | `Outer` | Σₜ δᵢₜ ⊗ aᵢₜ | linear, convolution, recurrent and attention weights |
 | `Lookup` | Σₜ δᵢₜ in row idᵢₜ | embeddings |
 | `Dense` | itself | biases, norm layers, everything else |
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 CANCELLED = 3e-3  # of what the squared norm could be without cancellation; below it rounding shows
+LONG = 1 << 16  # numbers that are squared and added in one go
 BLOCK = 1 << 20  # numbers of formed gradients at a time
 
 
@@ -63,9 +65,13 @@ class Factor(Protocol):
 
 
 def squares(rows: Tensor) -> Tensor:
-    """‖rowᵢ‖² over all dimensions but the first."""
+    """‖rowᵢ‖² over all dimensions but the first. (A norm needs no room for the squares.)"""
     flat = rows.flatten(1)
-    return torch.linalg.vecdot(flat, flat)
+    if flat.shape[1] <= LONG:
+        return torch.linalg.vector_norm(flat, dim=1).square_()
+    return added(
+        [torch.linalg.vector_norm(part, dim=1).square_() for part in torch.split(flat, LONG, 1)]
+    )  # rounding grows with length
 
 
 def in_blocks(factor: Factor, numbers: int, norm: "Norm", diagonal: Tensor | None) -> Tensor:

@@ -1,8 +1,8 @@
 """Gradients that are sums of outer products: every weight that multiplies.
 
-gᵢ = Σₜ δᵢₜ ⊗ aᵢₜ, where t runs over time, pixels, calls of the module, or the two points of a difference. One step is the closed
-form ‖a‖²‖δ‖². For more there are two ways: the Gram matrices of a and δ (T² (p + q) products), or forming gᵢ (T p q products, which the
-weighted sum then need not do again). The cheaper one is taken, by sizes that are public.
+gᵢ = Σₜ δᵢₜ ⊗ aᵢₜ, where t runs over time, pixels, calls of the module, or the two points of a difference. There are two ways to
+their norms: the Gram matrices of a and δ (T² (p + q) products), or forming gᵢ (T p q products, which the weighted sum then need
+not do again). The cheaper one is taken, by sizes that are public.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,14 @@ from torch import Tensor
 from privopt.perexample.torch.factors.dense import Dense
 from privopt.perexample.torch.factors.factor import BLOCK, Factor, absolutes, added, in_blocks, repaired, squares
 from privopt.perexample.torch.factors.total import Total
+from privopt.perexample.torch.room import Room
 
 TRAFFIC = 24  # products that take as long as writing one number of a formed gradient and reading it twice
 KEEP = 1 << 22  # numbers of formed gradients that may always be kept for the weighted sum
 SHARE = 2  # … or this many times the numbers of a and δ
+
+ALIGNED = 32  # bytes: a product that is added to memory aligned to less takes twice as long
+SMALL = 1 << 15  # numbers for which that does not matter
 
 
 class Source(Protocol):
@@ -82,9 +86,17 @@ def contracted(inputs: Tensor, gradients: Tensor, groups: int) -> Tensor:
     """Σᵢₜ δᵢₜ ⊗ aᵢₜ for each group, where rows are examples × groups."""
     if groups == 1:
         return gradients.reshape(-1, gradients.shape[2]).T @ inputs.reshape(-1, inputs.shape[2])
-    a = inputs.unflatten(0, (-1, groups)).transpose(0, 1).flatten(1, 2)
-    d = gradients.unflatten(0, (-1, groups)).transpose(0, 1).flatten(1, 2)
+    a = inputs.reshape(-1, groups, *inputs.shape[1:]).transpose(0, 1).flatten(1, 2)
+    d = gradients.reshape(-1, groups, *gradients.shape[1:]).transpose(0, 1).flatten(1, 2)
     return torch.bmm(d.transpose(1, 2), a).flatten(0, 1)
+
+
+def accumulate(out: Tensor, gradients: Tensor, inputs: Tensor) -> None:
+    """out += δᵀ a, for a part of a flat vector that need not begin where a processor likes it to."""
+    if out.numel() > SMALL and out.device.type == "cpu" and out.data_ptr() % ALIGNED:
+        out.add_(gradients.T @ inputs)
+    else:
+        out.addmm_(gradients.T, inputs)
 
 
 @dataclass(frozen=True)
@@ -105,6 +117,7 @@ class Outer:
     def __init__(self, terms: Sequence[Term], shape: torch.Size, groups: int = 1) -> None:
         self.terms, self.shape, self.groups = tuple(terms), shape, groups
         self._formed: Tensor | None = None
+        self.room: Room | None = None
 
     @classmethod
     def of(cls, inputs: Tensor, gradients: Tensor, shape: torch.Size) -> "Outer":
@@ -156,7 +169,7 @@ class Outer:
         if self._formed is None and self._gram_is_cheaper():
             return self._gram_norms()
         if self._formed is None and self._may_keep():
-            self._formed = self._form()
+            self._formed = self._form(self.room)
         if self._formed is not None:
             return squares(self._formed)
         return self._norms_in_blocks()
@@ -167,7 +180,7 @@ class Outer:
             a, d = term.source.block(0, self._rows).squeeze(1), term.gradients.squeeze(1)
             return torch.linalg.vecdot(d.square() @ diagonal.view(self.shape[0], -1).square(), a.square())
         if self._formed is None and self._may_keep():
-            self._formed = self._form()
+            self._formed = self._form(self.room)
         if self._formed is not None:
             return squares(self._formed * diagonal.reshape(1, -1, self._formed.shape[2]))
         return in_blocks(self, self._numbers, squares, diagonal)
@@ -176,7 +189,7 @@ class Outer:
         return rows if self.groups == 1 else rows.view(-1, self.groups).sum(1)
 
     def _gram_norms(self) -> Tensor:
-        p, q = self._sides
+        p = self._sides[0]
         # Gram matrices and, if they have to be unfolded, the inputs themselves
         step = max(self.groups, BLOCK // max(1, self._time * (self._time + p)) // self.groups * self.groups)
         blocks = [self._gram_block(start, min(start + step, self._rows)) for start in range(0, self._rows, step)]
@@ -201,11 +214,12 @@ class Outer:
                 values.append(2 * torch.linalg.vecdot(cross_a.flatten(1), cross_d.flatten(1)))
         return self._over_groups(added(values)), self._over_groups(added(sizes)).square()
 
-    def _form(self) -> Tensor:
+    def _form(self, room: Room | None = None) -> Tensor:
         """(examples, groups · q, p)"""
         p, q = self._sides
         rows = self._rows
-        formed = self.terms[0].gradients.new_empty(rows, q, p)
+        like = self.terms[0].gradients
+        formed = like.new_empty(rows, q, p) if room is None else room.lend(self, (rows, q, p), like)
         for place, term in enumerate(self.terms):
             step = rows if isinstance(term.source, Signal) else self._step(term)
             for start in range(0, rows, step):
@@ -254,7 +268,7 @@ class Outer:
             weighted = term.gradients * rows.view(-1, 1, 1)
             if self.groups == 1 and isinstance(term.source, Signal):
                 a, q = term.source.values, weighted.shape[2]
-                out.view(q, -1).addmm_(weighted.reshape(-1, q).T, a.reshape(-1, a.shape[2]))
+                accumulate(out.view(q, -1), weighted.reshape(-1, q), a.reshape(-1, a.shape[2]))
             else:
                 out.add_(term.source.contract(weighted, self.groups).view_as(out))
 
@@ -272,7 +286,7 @@ class Outer:
         return added(parts)
 
     def dense(self) -> Tensor:
-        formed = self._form() if self._formed is None else self._formed
+        formed = self._form() if self._formed is None else self._formed.clone()  # room is only lent
         return formed.view(-1, *self.shape)
 
     def take(self, index: Tensor) -> "Outer":

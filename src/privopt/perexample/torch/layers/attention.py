@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from privopt.perexample.torch.errors import UnsupportedLayer
@@ -44,14 +44,16 @@ def attention(module: nn.MultiheadAttention, name: str, tape: Tape) -> Callable[
         mask = None if causal else _canonical(attn_mask, q.dtype)
         padding = _canonical(key_padding_mask, q.dtype)
         if module.bias_k is not None and module.bias_v is not None:
-            k, v = taps.extended(k, module.bias_k), taps.extended(v, module.bias_v)
+            k, v = taps.extended(k, "bias_k"), taps.extended(v, "bias_v")
             mask, padding = _wider(mask), _wider(padding)
-        q, k, v = (x.unflatten(2, (heads, -1)).transpose(1, 2) for x in (q, k, v))  # (examples, heads, time, width)
+        q, k, v = (
+            x.view(examples, -1, heads, wide // heads).transpose(1, 2) for x in (q, k, v)
+        )  # (examples, heads, time, width)
         if module.add_zero_attn:
             k, v = (F.pad(x, (0, 0, 0, 1)) for x in (k, v))
             mask, padding = _wider(mask), _wider(padding)
         if mask is not None:
-            mask = mask.unflatten(0, (examples, heads)) if mask.ndim == 3 else mask
+            mask = mask.view(examples, heads, *mask.shape[1:]) if mask.ndim == 3 else mask
         if padding is not None:
             rows = padding[:, None, None, :]
             mask = rows if mask is None else mask + rows
@@ -141,8 +143,9 @@ class _Taps:
 
         self._tap(outputs, kept, made)
 
-    def extended(self, sequence: Tensor, bias: nn.Parameter) -> Tensor:
+    def extended(self, sequence: Tensor, name: str) -> Tensor:
         """The sequence and one more learned step."""
+        bias: nn.Parameter = getattr(self._module, name)
         step = bias.expand(sequence.shape[0], 1, -1)
         if bias.requires_grad:
 

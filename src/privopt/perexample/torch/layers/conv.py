@@ -1,7 +1,7 @@
 """Convolutions and transposed convolutions, in one, two and three dimensions.
 
-A convolution is a linear layer on patches, so its gradient is Σ over pixels of δ ⊗ patch. Patches are cut (unfolded) a few examples at
-a time and never kept. A transposed convolution is the same with the two sides exchanged: Σ over pixels of x ⊗ patch of δ.
+A convolution is a linear layer on patches, so its gradient is Σ over pixels of δ ⊗ patch. Patches are cut a few examples at a
+time and never kept. A transposed convolution is the same with the two sides exchanged: Σ over pixels of x ⊗ patch of δ.
 """
 
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from privopt.perexample.torch.factors import Dense, Outer, Term
@@ -18,7 +18,7 @@ from privopt.perexample.torch.layers.site import Made, Site
 
 @dataclass(frozen=True)
 class Patches:
-    """The patches of images (examples, channels, *pixels), as a source of (examples · groups, places, channels/groups · kernel)."""
+    """Patches of images (examples, channels, *pixels): a source of (examples · groups, places, channels/groups · kernel)."""
 
     images: Tensor
     kernel: tuple[int, ...]
@@ -60,7 +60,10 @@ class Patches:
     def _cropped(self, patches: Tensor, images: Tensor) -> Tensor:
         if patches.shape[2] == prod(self.places):
             return patches
-        return patches.unflatten(2, self._room(images))[(..., *(slice(n) for n in self.places))].flatten(2)
+        patches = patches.view(*patches.shape[:2], *self._room(images))
+        for dim, places in enumerate(self.places, 2):
+            patches = patches.narrow(dim, 0, places)
+        return patches.flatten(2)
 
     def _room(self, images: Tensor) -> list[int]:
         """How many patches there are; a transposed convolution's output padding can leave room for more than it has places."""

@@ -24,7 +24,9 @@ def embedding_bag(module: nn.EmbeddingBag, inputs: tuple[Tensor, ...], gradients
     _check(module, site)
     if not module.weight.requires_grad:
         return
-    ids, offsets, weights = (*inputs, None, None)[:3]
+    ids = inputs[0]
+    offsets = inputs[1] if len(inputs) > 1 and ids.ndim == 1 else None
+    weights = inputs[-1] if len(inputs) > 1 and inputs[-1].is_floating_point() else None
     if ids.ndim == 2:
         counts = torch.full((ids.shape[0],), ids.shape[1], device=ids.device)
         ids = ids.flatten()
@@ -35,7 +37,7 @@ def embedding_bag(module: nn.EmbeddingBag, inputs: tuple[Tensor, ...], gradients
     bags = torch.arange(len(counts), device=ids.device).repeat_interleave(counts)
     if module.mode == "mean":
         if module.padding_idx is not None:
-            counts = counts - torch.zeros_like(counts).index_add_(0, bags, (ids == module.padding_idx).to(counts.dtype))
+            counts = counts - torch.zeros_like(counts).index_add_(0, bags, torch.eq(ids, module.padding_idx).to(counts.dtype))
         gradients = gradients / counts.clamp_min(1).unsqueeze(1)
     deltas = gradients[bags]
     if weights is not None:
@@ -58,5 +60,6 @@ def _check(module: nn.Embedding | nn.EmbeddingBag, site: Site) -> None:
     for setting, remedy in (("scale_grad_by_freq", "False"), ("max_norm", "None")):
         if getattr(module, setting):
             raise UnsupportedLayer(
-                f"{site.name} ({site.kind}) has {setting}, which makes one example's gradient depend on the others. Use {setting}={remedy}."
+                f"{site.name} ({site.kind}) has {setting}, which makes one example's gradient depend on the others. "
+                f"Use {setting}={remedy}."
             )

@@ -1,6 +1,6 @@
 """Norm layers that do not mix examples: the scale's gradient is Σ δ x̂, the shift's Σ δ."""
 
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from privopt.perexample.torch.factors import Dense

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
@@ -17,81 +17,85 @@ from privopt.perexample.torch.factors import Dense, Outer
 from privopt.perexample.torch.layers.site import Site
 from privopt.perexample.torch.tape import Found, Gradients, Tape
 
+AT_ONCE = 1 << 18  # numbers of gates that are treated together: they fit a cache
+
 
 class Memory:
     """What the steps leave for the weights' gradients: hidden states, and the gradient that meets the recurrent weight."""
 
     def __init__(self) -> None:
         self.states: Tensor | None = None  # (time, examples, hidden), before each step
-        self.gradients: Tensor | None = None  # (time, examples, gates · hidden), if it is not that of the projection
+        self.gradients: Tensor | None = None  # (time, examples, gates · hidden), unless it is that of the projection
 
 
 class _Lstm(torch.autograd.Function):
-    """Steps of an LSTM on projected inputs (time, examples, 4 · hidden)."""
+    """An LSTM on inputs (time, examples, width). One buffer holds the gates and then their gradients, which the memory keeps."""
 
     @staticmethod
-    def forward(ctx: Any, projected: Tensor, weight: Tensor, h: Tensor, c: Tensor, memory: Memory) -> tuple[Tensor, ...]:
-        time, examples, wide = projected.shape
-        n = wide // 4
-        gates = torch.empty_like(projected, memory_format=torch.contiguous_format)
-        hs, cs = projected.new_empty(time + 1, examples, n), projected.new_empty(time + 1, examples, n)
-        tanhs = projected.new_empty(time, examples, n)
+    def forward(
+        ctx: Any, anchor: Tensor, x: Tensor, w_ih: Tensor, bias: Tensor | None, w_hh: Tensor, h: Tensor, c: Tensor, memory: Memory
+    ) -> tuple[Tensor, ...]:
+        time, examples, _ = x.shape
+        n = w_hh.shape[1]
+        gates = F.linear(x, w_ih, bias)
+        hs, cs = x.new_empty(time + 1, examples, n), x.new_empty(time + 1, examples, n)
+        tanhs = x.new_empty(time, examples, n)
         hs[0], cs[0] = h, c
-        weight = weight.T
-        for x, now, h0, h1, c0, c1, th in zip(
-            projected.unbind(),
-            gates.unbind(),
-            hs[:-1].unbind(),
-            hs[1:].unbind(),
-            cs[:-1].unbind(),
-            cs[1:].unbind(),
-            tanhs.unbind(),
-            strict=True,
-        ):
-            torch.addmm(x, h0, weight, out=now)
-            i, f, g, o = now.split(n, 1)
+        h_before, h_after, c_before, c_after = (part.unbind() for part in (hs[:-1], hs[1:], cs[:-1], cs[1:]))
+        recurrent = w_hh.T
+        for now, th, h0, h1, c0, c1 in zip(gates.unbind(), tanhs.unbind(), h_before, h_after, c_before, c_after, strict=True):
+            now.addmm_(h0, recurrent)
             now[:, : 2 * n].sigmoid_()
+            i, f, g, o = now.chunk(4, 1)
             g.tanh_()
             o.sigmoid_()
             torch.mul(f, c0, out=c1).addcmul_(i, g)
             torch.tanh(c1, out=th)
             torch.mul(o, th, out=h1)
         memory.states = hs[:-1]
+        ctx.memory = memory
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(gates, cs, tanhs, weight)
+        ctx.save_for_backward(gates, cs, tanhs, w_ih, w_hh)
         return hs[1:], hs[-1].clone(), cs[-1].clone(), cs[1:]
 
     @staticmethod
-    def backward(  # type: ignore[override]
+    def backward(
         ctx: Any, dhs: Tensor | None, dh: Tensor | None, dc: Tensor | None, dcs: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        gates, cs, tanhs, weight = ctx.saved_tensors
+        gates, cs, tanhs, w_ih, w_hh = ctx.saved_tensors
         time, examples, wide = gates.shape
         n = wide // 4
-        i, f, g, o = gates.split(n, 2)
-        # d gate / d (what it multiplies), for all steps at once: then each step is three products
-        slopes = torch.empty_like(gates)
-        si, sf, sg, so = slopes.split(n, 2)
-        torch.mul(torch.addcmul(i, i, i, value=-1), g, out=si)
-        torch.mul(torch.addcmul(f, f, f, value=-1), cs[:-1], out=sf)
-        torch.addcmul(i, i, g.square(), value=-1, out=sg)
-        torch.mul(torch.addcmul(o, o, o, value=-1), tanhs, out=so)
-        through = torch.addcmul(o, o, tanhs.square(), value=-1)
-        deltas = torch.empty_like(gates)
-        weight = weight.T
         total = _added(dh, None if dhs is None else dhs[-1], tanhs[0])
         cell = torch.zeros_like(tanhs[0]) if dc is None else dc.clone()
-        back = None if dhs is None else dhs.unbind()
-        parts = zip(deltas.unbind(), slopes.unbind(), through.unbind(), f.unbind(), strict=True)
-        for t, (d, s, thr, forget) in reversed(list(enumerate(parts))):
-            if dcs is not None:
-                cell.add_(dcs[t])
-            cell.addcmul_(total, thr)
-            torch.mul(total, s[:, 3 * n :], out=d[:, 3 * n :])
-            torch.mul(cell.unsqueeze(1), s[:, : 3 * n].unflatten(1, (3, n)), out=d[:, : 3 * n].unflatten(1, (3, n)))
-            cell.mul_(forget)
-            total = torch.addmm(back[t - 1], d, weight) if t and back is not None else d @ weight
-        return deltas, None, total, cell, None
+        step = max(1, AT_ONCE // max(1, examples * wide))
+        slopes = gates.new_empty(step, examples, wide)
+        for start in reversed(range(0, time, step)):
+            stop = min(start + step, time)
+            now, th = gates[start:stop], tanhs[start:stop]
+            i, f, g, o = now.chunk(4, 2)
+            # the slope of each gate times what it multiplies: then a step is three products
+            si, sf, sg, so = slopes[: stop - start].chunk(4, 2)
+            torch.addcmul(i, i, i, value=-1, out=si).mul_(g)
+            torch.addcmul(f, f, f, value=-1, out=sf).mul_(cs[start:stop])
+            torch.addcmul(i, i, g.square(), value=-1, out=sg)
+            torch.addcmul(o, o, o, value=-1, out=so).mul_(th)
+            through = torch.addcmul(o, o, th.square(), value=-1)
+            forget = f.clone()
+            for t in reversed(range(start, stop)):
+                d, s = (
+                    gates[t],
+                    slopes[t - start],
+                )  # the gates of this step are no longer needed: their gradient takes their place
+                if dcs is not None:
+                    cell.add_(dcs[t])
+                cell.addcmul_(total, through[t - start])
+                torch.mul(total, s[:, 3 * n :], out=d[:, 3 * n :])
+                torch.mul(cell.unsqueeze(1), s[:, : 3 * n].view(-1, 3, n), out=d[:, : 3 * n].view(-1, 3, n))
+                cell.mul_(forget[t - start])
+                total = torch.addmm(dhs[t - 1], d, w_hh) if t and dhs is not None else d @ w_hh
+        ctx.memory.gradients = gates
+        dx = gates @ w_ih if ctx.needs_input_grad[1] else None
+        return torch.zeros_like(total[:0, 0]), dx, None, None, None, total, cell, None
 
 
 class _Gru(torch.autograd.Function):
@@ -110,7 +114,7 @@ class _Gru(torch.autograd.Function):
             hidden = F.linear(hs[t], weight, bias)
             now = gates[t]
             torch.add(projected[t, :, : 2 * n], hidden[:, : 2 * n], out=now[:, : 2 * n]).sigmoid_()
-            r, z, new = now.split(n, 1)
+            r, z, new = now.chunk(3, 1)
             inner[t] = hidden[:, 2 * n :]
             torch.addcmul(projected[t, :, 2 * n :], r, inner[t], out=new).tanh_()
             torch.lerp(new, hs[t], z, out=hs[t + 1])
@@ -121,17 +125,17 @@ class _Gru(torch.autograd.Function):
         return hs[1:], hs[-1].clone()
 
     @staticmethod
-    def backward(ctx: Any, dhs: Tensor | None, dh: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, dhs: Tensor | None, dh: Tensor | None) -> tuple[Tensor | None, ...]:
         gates, hs, inner, weight = ctx.saved_tensors
         n = gates.shape[2] // 3
-        r, z, new = gates.split(n, 2)
+        r, z, new = gates.chunk(3, 2)
         slope_new = (1 - z) * (1 - new.square())
         slopes = torch.cat([slope_new * inner * r * (1 - r), (hs[:-1] - new) * z * (1 - z), slope_new * r], 2)
         hidden, totals = torch.empty_like(gates), torch.empty_like(inner)
         total = _added(dh, None if dhs is None else dhs[-1], inner[0])
         for t in reversed(range(len(gates))):
             totals[t] = total
-            torch.mul(total.unsqueeze(1), slopes[t].unflatten(1, (3, n)), out=hidden[t].unflatten(1, (3, n)))
+            torch.mul(total.unsqueeze(1), slopes[t].view(-1, 3, n), out=hidden[t].view(-1, 3, n))
             carried = torch.addcmul(dhs[t - 1], total, z[t]) if t and dhs is not None else total * z[t]
             total = torch.addmm(carried, hidden[t], weight)
         ctx.memory.gradients = hidden
@@ -158,7 +162,7 @@ class _Rnn(torch.autograd.Function):
         return hs[1:], hs[-1].clone()
 
     @staticmethod
-    def backward(ctx: Any, dhs: Tensor | None, dh: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, dhs: Tensor | None, dh: Tensor | None) -> tuple[Tensor | None, ...]:
         hs, weight = ctx.saved_tensors
         slopes = (hs[1:] > 0).to(hs.dtype) if ctx.relu else 1 - hs[1:].square()
         deltas = torch.empty_like(slopes)
@@ -175,6 +179,11 @@ def _added(one: Tensor | None, other: Tensor | None, like: Tensor) -> Tensor:
     if one is None:
         return torch.zeros_like(like) if other is None else other
     return one if other is None else one + other
+
+
+_lstm: Callable[..., tuple[Tensor, ...]] = _Lstm.apply
+_gru: Callable[..., tuple[Tensor, ...]] = _Gru.apply
+_rnn: Callable[..., tuple[Tensor, ...]] = _Rnn.apply
 
 
 def recurrent(module: nn.RNNBase, name: str, tape: Tape) -> Callable[..., Any]:
@@ -249,22 +258,30 @@ def _direction(
     w_ih, w_hh = getattr(module, f"weight_ih_{suffix}"), getattr(module, f"weight_hh_{suffix}")
     b_ih, b_hh = (getattr(module, f"bias_{side}_{suffix}") if module.bias else None for side in ("ih", "hh"))
     memory = Memory()
+    kind = type(module).__name__
+    x = x.contiguous()
+    kept = x.detach()
+    lstm = module.mode == "LSTM"
+    trainable = any(p is not None and p.requires_grad for p in (w_ih, w_hh, b_ih, b_hh))
     gru = module.mode == "GRU"
-    projected = F.linear(x, w_ih, b_ih if gru or b_ih is None else b_ih + b_hh)
     weight = w_hh.detach()
     out: tuple[Tensor, ...]
-    if module.mode == "LSTM":
-        out = _Lstm.apply(projected, weight, *states, memory)
-    elif gru:
-        out = _Gru.apply(projected, weight, None if b_hh is None else b_hh.detach(), states[0], memory)
+    if lstm:  # nothing of it is a tensor of the graph, so an empty one stands for its weights
+        tapped = x.new_empty(0).requires_grad_(trainable)
+        bias = None if b_ih is None else (b_ih + b_hh).detach()
+        out = _lstm(tapped, x, w_ih.detach(), bias, weight, *states, memory)
     else:
-        out = _Rnn.apply(projected, weight, states[0], module.mode == "RNN_RELU", memory)
-    kept = x.detach()
+        tapped = F.linear(x, w_ih, b_ih if gru or b_ih is None else b_ih + b_hh)
+        if gru:
+            out = _gru(tapped, weight, None if b_hh is None else b_hh.detach(), states[0], memory)
+        else:
+            out = _rnn(tapped, weight, states[0], module.mode == "RNN_RELU", memory)
 
     def made(gradients: Gradients, examples: int) -> Found:
-        deltas = gradients[0]
-        assert deltas is not None and memory.states is not None
-        site = Site(name, type(module).__name__, 1, examples)
+        deltas = memory.gradients if lstm else gradients[0]
+        assert deltas is not None
+        assert memory.states is not None
+        site = Site(name, kind, 1, examples)
         d = site.first(deltas)
         hidden = d if memory.gradients is None else site.first(memory.gradients)
         if w_ih.requires_grad:
@@ -276,8 +293,8 @@ def _direction(
             if b_ih.requires_grad and of_input is not None:
                 yield b_ih, of_input
             if b_hh.requires_grad and of_input is not None:
-                yield b_hh, of_input if memory.gradients is None else Dense(memory.gradients.sum(0))
+                yield b_hh, Dense(memory.gradients.sum(0)) if gru and memory.gradients is not None else of_input
 
-    if projected.requires_grad and memory.states is not None:
-        tape.tap(name, type(module).__name__, [projected], [kept, memory.states], made)
+    if trainable and tapped.requires_grad and memory.states is not None:
+        tape.tap(name, kind, [tapped], [kept, memory.states], made)
     return out

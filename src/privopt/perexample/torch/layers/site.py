@@ -28,10 +28,10 @@ class Site:
             if size == self.examples:
                 return tensor if self.dim == 0 else tensor.transpose(0, self.dim)
             if self.dim == 0 and self.examples and size % self.examples == 0:
-                return tensor.unflatten(0, (self.examples, -1))
+                return tensor.reshape(self.examples, -1, *tensor.shape[1:])
         raise UnsupportedLayer(
-            f"{self.name or 'the model'} ({self.kind}) was given a tensor of shape {tuple(tensor.shape)} for a batch of {self.examples}: "
-            "the examples must be the first dimension, and every example must go through it."
+            f"{self.name or 'the model'} ({self.kind}) was given a tensor of shape {tuple(tensor.shape)} for a batch of "
+            f"{self.examples}: the examples must be the first dimension, and every example must go through it."
         )
 
 

@@ -1,0 +1,16 @@
+"""Networks: private training of any PyTorch model."""
+
+from privopt.nets.fit import Fitted, fit
+from privopt.nets.make_private import Private, make_private
+from privopt.perexample.torch import UnsupportedLayer, clipped_sum, per_example_norms, replace_batchnorm
+
+__all__ = [
+    "Fitted",
+    "Private",
+    "UnsupportedLayer",
+    "clipped_sum",
+    "fit",
+    "make_private",
+    "per_example_norms",
+    "replace_batchnorm",
+]

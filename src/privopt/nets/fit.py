@@ -1,0 +1,168 @@
+"""`fit`: a private model in one call."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from privopt.checkpoint import Checkpoint
+from privopt.errors import InputError
+from privopt.loop import run
+from privopt.measure.randomness import generator
+from privopt.nets.data import as_dataset, fingerprint, physical_batch_size
+from privopt.nets.plan import noise_for, schedule
+from privopt.perexample.torch import TorchOracle
+from privopt.postprocess.release import ReleaseRule, last
+from privopt.postprocess.schedules import Schedule
+from privopt.privacy.accountants import Accountant
+from privopt.privacy.budget import Budget
+from privopt.privacy.ledger import Ledger
+from privopt.privacy.statement import Privacy, Statement
+from privopt.recipe import Recipe
+from privopt.recipes import method as method_of
+
+RATES = {"dp-adam": 1e-3, "dp-rmsprop": 1e-3}  # as torch.optim's; plain descent has no scale-free default
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A privately trained model: the user's own object, and what may be claimed about it."""
+
+    model: nn.Module
+    privacy: Privacy
+    rounds: int
+    stopped_early: bool
+
+    @property
+    def ledger(self) -> Ledger:
+        """What was spent."""
+        return self.privacy.ledger
+
+
+def fit(
+    model: nn.Module,
+    loss: Callable[..., Tensor],
+    dataset: Any,
+    *,
+    budget: Budget,
+    batch_size: int,
+    epochs: float | None = None,
+    rounds: int | None = None,
+    method: str = "dp-adam",
+    clip_bound: float = 1.0,
+    learning_rate: float | Schedule | None = None,
+    release: ReleaseRule = last(),  # noqa: B008  # frozen
+    options: dict[str, Any] | None = None,
+    physical_batch_size: int | None = None,
+    accountant: Accountant = "auto",
+    ledger: Ledger | None = None,
+    checkpoint: str | PathLike[str] | None = None,
+    progress: Callable[[int], None] | None = None,
+    seed: int | None = None,
+) -> Fitted:
+    """Train a model privately; the model itself is changed, and is an ordinary one afterwards.
+
+    `loss(output, targets)` gives one value for each example, or is a loss module of torch, which is asked for that. `dataset` is
+    a map-style dataset of (inputs, targets) or a pair of tensors. `options` go to the method's recipe (momentum_decay, ceiling,
+    ...). `checkpoint` names a folder from which a killed run goes on, bit for bit; it is as sensitive as the data.
+
+    **Guarantee** The released parameters are (ε, δ)-DP. Query: the sum of per-example gradients over a Poisson batch, each
+    clipped to l2 norm `clip_bound`; Gaussian noise calibrated to the budget. Loss values are never shown.
+
+    >>> _ = torch.manual_seed(0)
+    >>> x = torch.randn(500, 3)
+    >>> y = (x[:, 0] > 0).long()
+    >>> result = fit(nn.Linear(3, 2), nn.CrossEntropyLoss(), (x, y), budget=Budget(3.0, 1e-5), epochs=5, batch_size=100,
+    ...              learning_rate=0.1, seed=0)
+    >>> bool((result.model(x).argmax(1) == y).float().mean() > 0.8), round(result.privacy.statement.epsilon, 1)
+    (True, 3.0)
+    """
+    data = as_dataset(dataset)
+    planned = schedule(len(data), batch_size, epochs, rounds)  # type: ignore[arg-type]
+    if learning_rate is None and method not in RATES:
+        raise InputError(f"{method} has no default learning rate for networks: say learning_rate=….")
+    rate = RATES[method] if learning_rate is None else learning_rate
+    recipe_of = method_of(method).recipe
+    sampling = {"sampling": planned.sampler} if planned.batch_size < planned.size else {}
+
+    def recipe(noise: float) -> Recipe:
+        return recipe_of(
+            rounds=planned.rounds,
+            noise_multiplier=noise,
+            clip_bound=clip_bound,
+            learning_rate=rate,
+            release=release,
+            **sampling,
+            **(options or {}),
+        )
+
+    noise = noise_for(recipe, budget, accountant)
+    rng = generator(seed)
+    ledger = ledger if ledger is not None else Ledger()
+    name = ledger.run().name
+    store = None
+    if checkpoint is not None:
+        settings = (method, planned, clip_bound, budget, options, rate if isinstance(rate, float) else "schedule", seed)
+        store = Checkpoint(checkpoint, fingerprint(data, model, settings))
+        name, rng = store.begin(name, rng)
+    mode = model.training
+    model.train()
+    oracle = _Oracle(model, loss, data, physical_batch_size, int(rng.integers(2**62)))
+    try:
+        if store is not None and (saved := store.load()) is not None:
+            oracle.calls = saved.round_
+        spending = ledger.run(name)
+        result = run(
+            recipe(noise), oracle, oracle.flat.vector.clone(), spending=spending, rng=rng, checkpoint=store, progress=progress
+        )
+        oracle.flat.assign(result.parameters)
+    finally:
+        oracle.flat.release()
+        model.train(mode)
+    if store is not None:
+        store.remove()
+    statement = Statement(
+        budget=budget,
+        event=spending.since(0),
+        released="the parameters of a network",
+        accountant=accountant,
+        assumed_public=[f"the number of examples ({planned.size})", "the model, its start values and the settings"],
+        seeded=seed is not None,
+        settings={
+            "method": method,
+            "rounds": result.rounds,
+            "batch size": planned.phrase(),
+            "noise multiplier": noise,
+            "clip bound": clip_bound,
+            "learning rate": rate if isinstance(rate, float | int) else "a schedule",
+        },
+    )
+    return Fitted(model, Privacy(statement, ledger), result.rounds, result.stopped_early)
+
+
+class _Oracle:
+    """The model on its data, with dropout that a replay repeats: each call has random numbers of its own."""
+
+    def __init__(self, model: nn.Module, loss: Callable[..., Tensor], data: Any, chunk: int | None, seed: int) -> None:
+        if isinstance(data, TensorDataset):
+            inputs, targets = data.tensors
+            chunk = chunk or physical_batch_size(model, inputs)
+            self._oracle = TorchOracle(model, loss, inputs, targets, chunk=chunk)
+        else:
+            sample = torch.utils.data.default_collate([data[0]])
+            chunk = chunk or physical_batch_size(model, sample[0])
+            self._oracle = TorchOracle.of_dataset(model, loss, data, chunk=chunk)
+        self._seed = seed
+        self.calls = 0
+        self.flat = self._oracle.flat
+        self.size = self._oracle.size
+
+    def __call__(self, parameters: Any, rows: Any) -> Any:
+        torch.manual_seed(int(np.random.SeedSequence([self._seed, self.calls]).generate_state(1)[0]))
+        self.calls += 1
+        return self._oracle(parameters, rows)

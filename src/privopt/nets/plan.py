@@ -1,0 +1,55 @@
+"""The plan of a private training run: sampling, rounds and noise, from public numbers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from privopt.errors import InputError
+from privopt.measure.samplers import Sampler, full_batch, poisson
+from privopt.privacy.accountants import Accountant
+from privopt.privacy.budget import Budget
+from privopt.privacy.calibrate import calibrate
+from privopt.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How often which examples take part."""
+
+    size: int
+    batch_size: int
+    rounds: int
+
+    @property
+    def sampler(self) -> Sampler:
+        """Poisson batches, or every example if a batch holds them all."""
+        return poisson(self.batch_size / self.size) if self.batch_size < self.size else full_batch()
+
+    def phrase(self) -> str:
+        """The batch size in words."""
+        return f"{self.batch_size} of {self.size} on average (Poisson)" if self.batch_size < self.size else "all examples"
+
+
+def schedule(size: int, batch_size: int, epochs: float | None, rounds: int | None) -> Schedule:
+    """Rounds, or as many as make up these passes over the data."""
+    if size < 1:
+        raise InputError("the data set is empty: there is nothing to train on.")
+    if batch_size < 1:
+        raise InputError(f"batch_size is {batch_size}, but a batch holds at least one example.")
+    if (epochs is None) == (rounds is None):
+        raise InputError("say how long to train: epochs=… or rounds=…, and not both.")
+    batch = min(batch_size, size)
+    if rounds is None:
+        assert epochs is not None
+        if not epochs > 0:
+            raise InputError(f"epochs is {epochs}, but it is a number > 0.")
+        rounds = max(1, round(epochs * size / batch))
+    if rounds < 1:
+        raise InputError(f"rounds is {rounds}, but there is at least one.")
+    return Schedule(size, batch, rounds)
+
+
+def noise_for(recipe: Callable[[float], Recipe], budget: Budget, accountant: Accountant) -> float:
+    """The least noise that keeps the recipe within the budget."""
+    if budget.delta == 0:
+        raise InputError("delta is 0, but Gaussian noise needs delta > 0: well below 1/n, such as 1e-6.")
+    return calibrate(lambda noise: recipe(noise).planned_event(), budget, accountant=accountant)

@@ -1,0 +1,52 @@
+"""Gradients that are one outer product: a linear layer that every example goes through once."""
+
+import torch
+from torch import Tensor
+
+from privopt.perexample.torch.factors.dense import Dense
+from privopt.perexample.torch.factors.factor import Factor, absolutes, squares
+from privopt.perexample.torch.factors.outer import Outer, accumulate
+
+
+class Once:
+    """gᵢ = δᵢ ⊗ aᵢ: norms are products of norms, also under a diagonal. δ is shared with the bias, whose gradient it is."""
+
+    def __init__(self, inputs: Tensor, gradients: Dense) -> None:
+        self.inputs, self.gradients = inputs, gradients
+
+    @property
+    def examples(self) -> int:
+        return self.inputs.shape[0]
+
+    def squared_norms(self, diagonal: Tensor | None = None) -> Tensor:
+        if diagonal is None:
+            return squares(self.inputs).mul_(self.gradients.squared_norms())
+        # ‖g ⊙ D‖² = (δ²)ᵀ D² (a²)
+        return torch.linalg.vecdot(self.gradients.values.square() @ diagonal.square(), self.inputs.square())
+
+    def absolute_norms(self, diagonal: Tensor | None = None) -> Tensor:
+        if diagonal is None:
+            return absolutes(self.inputs) * self.gradients.absolute_norms()
+        return torch.linalg.vecdot(self.gradients.values.abs() @ diagonal.abs(), self.inputs.abs())
+
+    def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
+        accumulate(out, self.gradients.values * weights.unsqueeze(1), self.inputs)
+
+    def dots(self, vector: Tensor) -> Tensor:
+        return torch.linalg.vecdot(self.gradients.values @ vector, self.inputs)
+
+    def dense(self) -> Tensor:
+        return self.gradients.values.unsqueeze(2) * self.inputs.unsqueeze(1)
+
+    def take(self, index: Tensor) -> "Once":
+        return Once(self.inputs[index], self.gradients.take(index))
+
+    def minus(self, other: Factor, weight: float) -> Factor:
+        return self._in_time().minus(other._in_time() if isinstance(other, Once) else other, weight)
+
+    def plus(self, other: Factor) -> Factor:
+        return self._in_time().plus(other._in_time() if isinstance(other, Once) else other)
+
+    def _in_time(self) -> Outer:
+        deltas = self.gradients.values
+        return Outer.of(self.inputs, deltas, torch.Size((deltas.shape[1], self.inputs.shape[1])))

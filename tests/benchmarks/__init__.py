@@ -1,0 +1,1 @@
+"""Tests of the benchmark programs: that they measure what they say."""

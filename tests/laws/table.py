@@ -1,0 +1,91 @@
+"""Every implementation of every slot, once. `test_table.py` fails when one is missing here."""
+
+from collections.abc import Callable
+from inspect import signature
+from typing import Literal
+
+import numpy as np
+
+from privopt.measure.clips import Clip, l1, l2
+from privopt.measure.measurement import Measurement
+from privopt.measure.mechanisms import Mechanism, gamma_norm, gaussian, laplace
+from privopt.measure.queries import Query, gradient
+from privopt.measure.samplers import Sampler, disjoint_batches, fixed_size, full_batch, poisson
+from privopt.perexample.grads import Materialized, Rows, Vector
+from privopt.perexample.losses import Huber, Logistic, Loss, Multinomial, Squared
+from privopt.postprocess.regularizers import Regularizer, nonconvex, ridge
+from privopt.postprocess.release import ReleaseRule, average, last, random_round, uniform_iterate
+from privopt.postprocess.updates import UpdateRule, adam, momentum, rmsprop, sgd
+from privopt.privacy.budget import Neighbours
+from privopt.recipes import METHODS
+
+SAMPLERS: dict[str, Callable[[int], Sampler]] = {  # for so many rows
+    "poisson": lambda size: poisson(0.3),
+    "fixed_size": lambda size: fixed_size(max(1, size // 3), size),
+    "full_batch": lambda size: full_batch(),
+    "disjoint_batches": lambda size: disjoint_batches(3, key=5),  # a key is secret; here, tests repeat themselves
+}
+NEIGHBOURS: dict[str, Neighbours] = {name: "replace-one" if name == "fixed_size" else "add-remove" for name in SAMPLERS}
+QUERIES: dict[str, Query] = {"gradient": gradient()}
+CLIPS: dict[str, Callable[[float], Clip]] = {"l1": l1, "l2": l2}
+MECHANISMS: dict[str, Callable[[float], Mechanism]] = {"gaussian": gaussian, "laplace": laplace, "gamma_norm": gamma_norm}
+
+UPDATES: dict[str, UpdateRule] = {
+    "sgd": sgd(0.1),
+    "momentum": momentum(0.1, 0.5),
+    "rmsprop": rmsprop(0.1, ceiling=0.5),
+    "adam": adam(0.1, ceiling=0.5, bias_correction=False),
+}
+RELEASES: dict[str, ReleaseRule] = {
+    "last": last(),
+    "uniform_iterate": uniform_iterate(),
+    "random_round": random_round(),
+    "average": average(),
+}
+REGULARIZERS: dict[str, Regularizer] = {"ridge": ridge(0.3), "nonconvex": nonconvex(0.3)}
+LOSSES: dict[str, Loss] = {
+    "Logistic": Logistic(),
+    "Multinomial": Multinomial(3),
+    "Squared": Squared(),
+    "Huber": Huber(0.7),
+}
+METHODS_THAT_SAMPLE = [name for name, method in METHODS.items() if "sampling" in signature(method.recipe).parameters]
+
+
+def order_of(clip: str) -> Literal[1, 2]:
+    """The norm that a clip of this name bounds."""
+    return CLIPS[clip](1.0).order
+
+
+FITTING = [(clip, mechanism) for clip in CLIPS for mechanism in MECHANISMS if order_of(clip) == MECHANISMS[mechanism](1.0).order]
+COMPOSITIONS = [(sampler, query, clip, mechanism) for sampler in SAMPLERS for query in QUERIES for clip, mechanism in FITTING]
+UNPRICED = [names for names in COMPOSITIONS if names[0] == "fixed_size" and names[3] != "gaussian"]  # by dp-accounting 0.6
+
+
+def composed(names: tuple[str, str, str, str], size: int, *, bound: float, noise_multiplier: float) -> Measurement:
+    """The measurement of these slots."""
+    sampler, query, clip, mechanism = names
+    return Measurement(SAMPLERS[sampler](size), [QUERIES[query] @ CLIPS[clip](bound)], MECHANISMS[mechanism](noise_multiplier))
+
+
+class Given:
+    """An oracle whose per-example vectors are given, wherever it is asked."""
+
+    def __init__(self, vectors: Vector) -> None:
+        self._vectors = np.asarray(vectors)
+
+    @property
+    def size(self) -> int:
+        return len(self._vectors)
+
+    def __call__(self, parameters: Vector, rows: Rows) -> Materialized:
+        return Materialized(self._vectors if rows is None else self._vectors[rows])
+
+
+class Unreadable:
+    """An oracle that must not be asked: data that nobody may read yet."""
+
+    size = 12
+
+    def __call__(self, parameters: Vector, rows: Rows) -> Materialized:
+        raise AssertionError("the data were read")

@@ -1,0 +1,216 @@
+"""Law 1: adding or removing one example moves a clipped sum by at most the stated bound, whatever the example is."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from privopt.measure.clips import l2
+from privopt.perexample.design import Design, Frame
+from privopt.perexample.grads import Materialized, Vector
+from privopt.perexample.linear import LinearGrads, LinearOracle
+from privopt.perexample.losses import Loss, Squared
+from tests.laws.checks import check_bounded
+from tests.laws.table import CLIPS, LOSSES
+
+WIDTH = 2
+BOUNDS = st.sampled_from([0.0, 1e-6, 1.0, 1e6])
+
+
+def numbers(width: Any = 64) -> st.SearchStrategy[float]:
+    """Ordinary numbers, and what nobody expects in a column."""
+    strange = [0.0, 1e-30, -1e-38, 3e38, -1e30, math.inf, -math.inf, math.nan]
+    if width == 64:
+        strange += [5e-324, 1e-170, -1e-160, 1e150, 1e200, -1.7e308]
+    return st.one_of(
+        st.floats(-8, 8, width=width), st.sampled_from([float(np.float32(value)) for value in strange[:8]] + strange[8:])
+    )
+
+
+# ---------------------------------------------------------------- vectors that exist
+
+
+@pytest.mark.parametrize("name", CLIPS)
+@given(st.data(), BOUNDS)
+def test_removing_one_vector_moves_the_sum_by_at_most_the_bound(name: str, data: st.DataObject, bound: float) -> None:
+    size = data.draw(st.integers(1, 6))
+    vectors = data.draw(arrays(float, (size, 3), elements=numbers()))
+    without = [Materialized(np.delete(vectors, row, axis=0)) for row in range(size)] if size > 1 else []
+    check_bounded(CLIPS[name](bound), Materialized(vectors), without)
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_removing_the_only_vector_leaves_an_empty_batch_whose_sum_is_zero(name: str) -> None:
+    empty = Materialized(np.zeros((0, 3)))
+    assert empty.norms(2).shape == (0,)
+    np.testing.assert_array_equal(CLIPS[name](1.0).sum(empty), np.zeros(3))
+    check_bounded(CLIPS[name](1.0), Materialized(np.full((1, 3), 9.0)), [empty])
+
+
+@pytest.mark.parametrize("name", CLIPS)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_vector_that_is_not_finite_is_absent(name: str, value: float) -> None:
+    good = np.array([[0.1, 0.2], [0.0, -0.3]])
+    np.testing.assert_allclose(CLIPS[name](1.0).sum(Materialized(np.vstack([good, [value, 0.1]]))), good.sum(axis=0))
+
+
+@pytest.mark.parametrize("name", CLIPS)
+@pytest.mark.parametrize("value", [1e160, -1.7e308])
+def test_a_huge_vector_moves_the_sum_by_at_most_the_bound_and_warns_nobody(name: str, value: float) -> None:
+    """A RuntimeWarning that only these data raise would tell of them (law 8); pytest makes every warning an error."""
+    good = np.array([[0.1, 0.2], [0.0, -0.3]])
+    check_bounded(CLIPS[name](1.0), Materialized(np.vstack([good, [value, value]])), [Materialized(good)])
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_a_tiny_vector_is_not_scaled_up_and_warns_nobody(name: str) -> None:
+    assert CLIPS[name](1.0).sum(Materialized(np.array([[5e-324, 0.0]])))[0] <= 5e-324
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_under_a_zero_bound_every_sum_is_zero(name: str) -> None:
+    vectors = Materialized(np.array([[0.0, 0.0], [1.0, 2.0], [math.nan, math.inf], [5e-324, 0.0]]))
+    np.testing.assert_array_equal(CLIPS[name](0.0).sum(vectors), [0.0, 0.0])
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_a_vector_inside_the_bound_is_left_as_it_is_and_one_outside_keeps_its_direction(name: str) -> None:
+    clip = CLIPS[name](1.0)
+    np.testing.assert_array_equal(clip.sum(Materialized(np.array([[0.3, -0.4]]))), [0.3, -0.4])
+    long = clip.sum(Materialized(np.array([[30.0, -40.0]])))
+    assert np.linalg.norm(long, ord=clip.order) == pytest.approx(1.0)
+    assert long[0] / long[1] == pytest.approx(-0.75)
+
+
+# ---------------------------------------------------------------- linear models
+
+
+@dataclass(frozen=True)
+class Table:
+    """A data set and the frame it is seen in: all that a linear model's per-example gradients depend on."""
+
+    rows: Vector
+    targets: Vector
+    frame: Frame
+    sparse: bool
+    loss: Loss
+    parameters: Vector
+
+    def without(self, row: int) -> "Table":
+        kept = np.delete(np.arange(len(self.rows)), row)
+        return Table(self.rows[kept], self.targets[kept], self.frame, self.sparse, self.loss, self.parameters)
+
+    def oracle(self) -> LinearOracle:
+        matrix = sp.csr_array(self.rows) if self.sparse else self.rows
+        return LinearOracle(Design(matrix, self.frame), self.targets, self.loss)
+
+    def grads(self) -> LinearGrads:
+        return self.oracle()(self.parameters, None)
+
+    def batch(self) -> LinearGrads:
+        """The same rows, drawn instead of taken as a whole."""
+        return self.oracle()(self.parameters, np.arange(len(self.rows)))
+
+
+@st.composite
+def tables(draw: st.DrawFn, loss: str, sparse: bool, dtype: str) -> Table:
+    size = draw(st.integers(1, 5))
+    width: Any = 32 if dtype == "float32" else 64
+    rows = draw(arrays(dtype, (size, WIDTH), elements=numbers(width)))
+    positive = arrays(float, WIDTH, elements=st.sampled_from([0.1, 1.0, 7.0]))
+    around = arrays(float, WIDTH, elements=st.sampled_from([-3.0, 0.0, 0.1, 5.0]))
+    frame = Frame(
+        centre=None if sparse else draw(st.one_of(st.none(), around)),
+        scale=draw(st.one_of(st.none(), positive)),
+        intercept=draw(st.sampled_from([0.0, 0.5, 1.0])),
+    )
+    kind = LOSSES[loss]
+    labels = {"Logistic": st.sampled_from([0.0, 1.0]), "Multinomial": st.sampled_from([0.0, 1.0, 2.0])}
+    targets = draw(arrays(float, size, elements=labels.get(loss, numbers())))
+    length = kind.outputs * (WIDTH + (frame.intercept != 0))
+    parameters = draw(arrays(float, length, elements=st.floats(-5, 5)))
+    return Table(rows, targets, frame, sparse, kind, parameters)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "csr"])
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("name", CLIPS)
+@settings(max_examples=20)
+@given(st.data())
+def test_removing_one_row_of_a_linear_model_moves_the_sum_by_at_most_the_bound(
+    name: str, loss: str, sparse: bool, dtype: str, data: st.DataObject
+) -> None:
+    table = data.draw(tables(loss, sparse, dtype))
+    clip = CLIPS[name](data.draw(BOUNDS))
+    slack = 1e-9 if dtype == "float64" else 1e-5
+    others = [table.without(row) for row in range(len(table.rows))]
+    check_bounded(clip, table.grads(), [other.grads() for other in others], slack)
+    check_bounded(clip, table.batch(), [other.batch() for other in others], slack)
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "csr"])
+@pytest.mark.parametrize("name", CLIPS)
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_row_that_is_not_finite_is_absent(name: str, sparse: bool, value: float) -> None:
+    rows = np.array([[0.5, 1.0], [value, 0.0], [0.0, 2.0]])
+    frame = Frame(centre=None if sparse else np.array([0.2, 0.3]), scale=np.array([2.0, 4.0]))
+    table = Table(rows, np.array([0.3, 9.0, -0.2]), frame, sparse, Squared(), np.array([0.1, -0.2, 0.3]))
+    for grads, other in ((table.grads(), table.without(1).grads()), (table.batch(), table.without(1).batch())):
+        np.testing.assert_allclose(CLIPS[name](1.0).sum(grads), CLIPS[name](1.0).sum(other), rtol=1e-12)
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "csr"])
+@pytest.mark.parametrize("name", CLIPS)
+@pytest.mark.parametrize(("row", "dtype"), [(1e-170, "float64"), (5e-324, "float64"), (1e-45, "float32")])
+def test_a_tiny_row_with_a_huge_target_moves_the_sum_by_at_most_the_bound(
+    name: str, sparse: bool, row: float, dtype: str
+) -> None:
+    """The squares of such a row are 0 in floating point, its gradient is not."""
+    rows = np.array([[0.5, 1.0], [row, 0.0]], dtype)
+    table = Table(rows, np.array([0.3, -1e200]), Frame(intercept=0.0), sparse, Squared(), np.zeros(2))
+    check_bounded(CLIPS[name](1.0), table.grads(), [table.without(1).grads()], 1e-5)
+    check_bounded(CLIPS[name](1.0), table.batch(), [table.without(1).batch()], 1e-5)
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_a_row_at_the_centre_with_a_huge_target_does_not_wash_out_the_others(name: str) -> None:
+    rows = np.array([[0.5, 1.0], [5.0, 5.0], [0.7, 0.1]])
+    frame = Frame(centre=np.array([5.0, 5.0]), intercept=0.0)
+    table = Table(rows, np.array([0.3, -1e200, 0.1]), frame, False, Squared(), np.array([0.1, 0.2]))
+    check_bounded(CLIPS[name](1.0), table.grads(), [table.without(1).grads()])
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_entries_that_a_csr_matrix_stores_twice_count_as_their_sum(name: str) -> None:
+    """scipy allows duplicates and adds them up in every product, so the norm has to add them up too."""
+    twice = sp.csr_array((np.array([3.0, 3.0, 1.0]), np.array([0, 0, 1]), np.array([0, 2, 3])), shape=(2, 2))
+    grads = LinearOracle(Design(twice, Frame(intercept=0.0)), np.array([-5.0, 0.5]), Squared())(np.zeros(2), None)
+    once = LinearOracle(Design(sp.csr_array(twice.toarray()), Frame(intercept=0.0)), np.array([-5.0, 0.5]), Squared())
+    np.testing.assert_allclose(grads.norms(2), [30.0, 0.5])
+    np.testing.assert_allclose(CLIPS[name](1.0).sum(grads), CLIPS[name](1.0).sum(once(np.zeros(2), None)))
+
+
+@pytest.mark.parametrize(("centre", "scale"), [(2000.0, 10.0), (1.6e9, 1e5)], ids=["years", "seconds since 1970"])
+def test_single_precision_columns_far_from_zero_keep_the_bound(centre: float, scale: float) -> None:
+    """Centring after the sum instead of before cancels digits: in single precision, more of them than one example has."""
+    rng = np.random.default_rng(0)
+    rows = (centre + scale * rng.standard_normal((20_000, 2))).astype("float32")
+    table = Table(
+        rows,
+        rng.standard_normal(len(rows)),
+        Frame(np.full(2, centre), np.full(2, scale)),
+        False,
+        Squared(),
+        np.array([0.3, 0.2, 0.1]),
+    )
+    total = l2(1.0).sum(table.grads())
+    for row in (0, 7, 19_999):
+        alone = l2(1.0).sum(table.oracle()(table.parameters, np.array([row])))
+        np.testing.assert_allclose(total - l2(1.0).sum(table.without(row).grads()), alone, atol=0.05)

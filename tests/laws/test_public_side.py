@@ -1,0 +1,127 @@
+"""What every update rule, release rule, regulariser and loss has to keep to, so that one loop can run and resume them all."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from privopt.measure.randomness import generator
+from privopt.perexample.grads import Vector
+from privopt.postprocess.updates import adam, rmsprop
+from tests.laws.table import REGULARIZERS, RELEASES, UPDATES
+
+ITERATES = np.cumsum(np.random.default_rng(4).standard_normal((9, 3)), axis=0)
+START = np.array([1.0, -2.0, 3.0])
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_a_rule_s_memory_depends_on_the_shape_of_the_start_only(name: str) -> None:
+    one, other = UPDATES[name].start(START), UPDATES[name].start(10 * START)
+    assert one.keys() == other.keys()
+    for key in one:
+        np.testing.assert_array_equal(one[key], other[key])
+        assert np.shape(one[key]) == START.shape
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_a_rule_answers_alike_when_its_memory_was_saved_in_between(name: str) -> None:
+    rule = UPDATES[name]
+    memory = saved = rule.start(START)
+    for round_, direction in enumerate(ITERATES):
+        step, memory = rule.step(direction, memory, round_)
+        again, saved = rule.step(direction, {key: np.array(value) for key, value in saved.items()}, round_)
+        np.testing.assert_array_equal(step, again)
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_a_rule_changes_neither_the_direction_nor_the_memory_that_it_is_given(name: str) -> None:
+    rule, direction = UPDATES[name], START.copy()
+    _, memory = rule.step(direction, rule.start(START), 0)
+    before = {key: np.array(value) for key, value in memory.items()}
+    rule.step(direction, memory, 1)
+    np.testing.assert_array_equal(direction, START)
+    for key in before:
+        np.testing.assert_array_equal(memory[key], before[key])
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_a_first_step_goes_against_the_direction_and_a_zero_direction_moves_nothing(name: str) -> None:
+    rule = UPDATES[name]
+    step, _ = rule.step(START, rule.start(START), 0)
+    assert (np.sign(step) == -np.sign(START)).all()
+    still, _ = rule.step(0 * START, rule.start(START), 0)
+    np.testing.assert_array_equal(still, 0 * START)
+
+
+@pytest.mark.parametrize("rule", [rmsprop(0.1, ceiling=0.04), adam(0.1, ceiling=0.04, bias_correction=False)], ids=str)
+@given(st.floats(1.0, 1e6))
+def test_under_a_ceiling_large_noise_does_not_make_steps_vanish(rule: rmsprop | adam, size: float) -> None:
+    """η |g|/(√λ + ν) at least, for the part of g that enters: the point of the DPAGD paper."""
+    direction = np.array([size, -size])
+    step, _ = rule.step(direction, rule.start(direction), 200)
+    entering = size * (1 - rule.first_decay if isinstance(rule, adam) else 1)
+    np.testing.assert_array_less(0.1 * entering / (math.sqrt(0.04) + rule.stability) * (1 - 1e-9), np.abs(step))
+
+
+# ---------------------------------------------------------------- release rules
+
+
+def released(name: str, rounds: int, seed: int, iterates: Vector) -> tuple[Vector, int]:
+    rule = RELEASES[name]
+    state = rule.start(START, rounds, generator(seed))
+    planned = rule.rounds(state, rounds)
+    for round_ in range(planned):
+        state = rule.observe(state, round_, planned, iterates[round_])
+    return rule.select(state), planned
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_what_leaves_is_an_iterate_or_a_mean_of_iterates(name: str) -> None:
+    for seed in range(20):
+        answer, rounds = released(name, len(ITERATES), seed, ITERATES)
+        choices = [*ITERATES, ITERATES.mean(axis=0)]
+        assert any(np.allclose(answer, choice) for choice in choices)
+        assert 1 <= rounds <= len(ITERATES)
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_which_iterate_leaves_does_not_depend_on_the_iterates(name: str) -> None:
+    """The choice is made before any answer: with other iterates the same places are chosen."""
+    for seed in range(20):
+        places = np.arange(9.0)[:, None] * np.ones(3)
+        one, rounds = released(name, 9, seed, places)
+        other, rounds_too = released(name, 9, seed, 1000 - 7 * places)
+        np.testing.assert_allclose(other, 1000 - 7 * one)
+        assert rounds == rounds_too
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_a_release_rule_answers_after_any_number_of_rounds(name: str) -> None:
+    rule = RELEASES[name]
+    state = rule.start(START, 9, generator(1))
+    np.testing.assert_array_equal(rule.select(state), START)
+    for round_ in range(4):
+        state = rule.observe(state, round_, 9, ITERATES[round_])
+        assert np.isfinite(rule.select(state)).all()
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_a_release_rule_leaves_its_old_memory_as_it_was(name: str) -> None:
+    rule = RELEASES[name]
+    first = rule.observe(rule.start(START, 9, generator(1)), 0, 9, ITERATES[0])
+    kept = np.array(rule.select(first))
+    rule.observe(first, 1, 9, ITERATES[1])
+    np.testing.assert_array_equal(rule.select(first), kept)
+
+
+# ---------------------------------------------------------------- regularisers
+
+
+@pytest.mark.parametrize("name", REGULARIZERS)
+def test_a_regulariser_pulls_towards_zero_and_leaves_masked_parameters_alone(name: str) -> None:
+    kind = type(REGULARIZERS[name])
+    gradient = kind(0.3, np.array([1.0, 1.0, 0.0])).gradient(START)  # type: ignore[call-arg]
+    assert (np.sign(gradient) == np.sign(START) * [1, 1, 0]).all()
+    np.testing.assert_array_equal(REGULARIZERS[name].gradient(0 * START), 0 * START)

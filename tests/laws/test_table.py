@@ -1,0 +1,87 @@
+"""No implementation of a slot can be forgotten by the laws."""
+
+import importlib
+import inspect
+import pkgutil
+from types import ModuleType
+
+import pytest
+
+import privopt.measure.clips
+import privopt.measure.mechanisms
+import privopt.measure.queries
+import privopt.measure.samplers
+import privopt.perexample.losses
+import privopt.postprocess.regularizers
+import privopt.postprocess.release
+import privopt.postprocess.updates
+import privopt.recipes
+from privopt.recipe import Recipe
+from privopt.recipes import METHODS
+from tests.laws import table
+
+NOT_A_SLOT = {"Term", "Trajectory"}
+
+
+def implementations(module: ModuleType) -> set[str]:
+    """The public classes that a module, or the modules of a package, define; protocols only name the slot."""
+    modules = [module]
+    for found in pkgutil.iter_modules(getattr(module, "__path__", [])):
+        modules.append(importlib.import_module(f"{module.__name__}.{found.name}"))
+    return {
+        name
+        for each in modules
+        for name, value in vars(each).items()
+        if inspect.isclass(value)
+        and value.__module__ == each.__name__
+        and not name.startswith("_")
+        and not getattr(value, "_is_protocol", False)
+        and name not in NOT_A_SLOT
+    }
+
+
+@pytest.mark.parametrize(
+    ("module", "known"),
+    [
+        (privopt.measure.samplers, table.SAMPLERS),
+        (privopt.measure.queries, table.QUERIES),
+        (privopt.measure.clips, table.CLIPS),
+        (privopt.measure.mechanisms, table.MECHANISMS),
+        (privopt.perexample.losses, table.LOSSES),
+        (privopt.postprocess.updates, table.UPDATES),
+        (privopt.postprocess.release, table.RELEASES),
+        (privopt.postprocess.regularizers, table.REGULARIZERS),
+    ],
+    ids=lambda value: value.__name__ if inspect.ismodule(value) else "",
+)
+def test_every_implementation_of_a_slot_is_in_the_table(module: ModuleType, known: dict[str, object]) -> None:
+    assert implementations(module) == set(known)
+
+
+def test_every_entry_of_the_table_is_what_its_name_says() -> None:
+    for entries in (table.QUERIES, table.UPDATES, table.RELEASES, table.REGULARIZERS, table.LOSSES):
+        for name, made in entries.items():
+            assert type(made).__name__ == name
+    for makers in (table.CLIPS, table.MECHANISMS):
+        for name, maker in makers.items():
+            assert type(maker(1.0)).__name__ == name
+    for name, sampler in table.SAMPLERS.items():
+        assert type(sampler(6)).__name__ == name
+
+
+def test_every_recipe_is_in_the_registry_under_its_own_name() -> None:
+    recipes = {
+        name
+        for found in pkgutil.iter_modules(privopt.recipes.__path__)
+        for name, value in vars(importlib.import_module(f"privopt.recipes.{found.name}")).items()
+        if inspect.isfunction(value)
+        and value.__module__ != "privopt.recipe"
+        and inspect.signature(value).return_annotation is Recipe
+    }
+    assert {method.recipe.__name__ for method in METHODS.values()} == recipes
+    assert all(name == method.name == method.recipe.__name__.replace("_", "-") for name, method in METHODS.items())
+
+
+def test_every_mechanism_fits_some_clip_and_every_clip_some_mechanism() -> None:
+    assert {clip for clip, _ in table.FITTING} == set(table.CLIPS)
+    assert {mechanism for _, mechanism in table.FITTING} == set(table.MECHANISMS)

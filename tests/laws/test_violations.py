@@ -1,0 +1,221 @@
+"""The checks of the laws can fail: each is shown a part that breaks the law, as such parts have been broken elsewhere."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import pytest
+
+from privopt.measure.clips import l1, l2
+from privopt.measure.measurement import Measurement, Noisy
+from privopt.measure.mechanisms import Mechanism, gamma_norm, gaussian, laplace
+from privopt.measure.queries import Trajectory, gradient
+from privopt.measure.randomness import Rng
+from privopt.measure.samplers import full_batch, poisson
+from privopt.perexample.grads import Materialized, Oracle, PerExampleGrads, Rows, Vector
+from tests.laws.checks import check_bounded, check_divisor, check_indistinguishable, check_noise
+from tests.laws.table import FITTING, Given, composed
+from tests.laws.test_measurements import FAR, neighbouring
+
+LARGE = np.array([[30.0, 40.0], [0.1, 0.2], [-5.0, 0.0]])
+
+# ---------------------------------------------------------------- clips
+
+
+class understated(l2):  # noqa: N801
+    """Clips to twice what it states."""
+
+    def sum(self, grads: PerExampleGrads) -> Vector:
+        return l2(2 * self.bound).sum(grads)
+
+
+class of_the_mean(l2):  # noqa: N801
+    """Clips the sum of the batch instead of each example."""
+
+    def sum(self, grads: PerExampleGrads) -> Vector:
+        total = grads.weighted_sum(np.ones(len(grads.norms(2))))
+        return total * min(1.0, len(grads.norms(2)) * self.bound / float(np.linalg.norm(total)))
+
+
+class of_another_norm(l1):  # noqa: N801
+    """States an l1 bound, but clips in l2."""
+
+    def sum(self, grads: PerExampleGrads) -> Vector:
+        return l2(self.bound).sum(grads)
+
+
+class trusting(l2):  # noqa: N801
+    """Believes that every number is a number."""
+
+    def sum(self, grads: PerExampleGrads) -> Vector:
+        with np.errstate(invalid="ignore"):
+            return grads.weighted_sum(np.minimum(1.0, self.bound / grads.norms(2)))
+
+
+@dataclass(frozen=True)
+class by_the_batch:  # noqa: N801
+    """Scales by the largest norm in the batch, which one example decides for all."""
+
+    bound: float
+    order: ClassVar[Literal[1, 2]] = 2
+
+    def sum(self, grads: PerExampleGrads) -> Vector:
+        norms = grads.norms(2)
+        return grads.weighted_sum(np.full(len(norms), self.bound / norms.max()))
+
+
+@pytest.mark.parametrize("clip", [understated(1.0), of_the_mean(1.0), of_another_norm(1.0), by_the_batch(1.0)], ids=str)
+def test_a_clip_that_lets_one_example_move_the_sum_further_is_found(clip: understated | by_the_batch) -> None:
+    same = np.vstack([LARGE, np.tile([3.0, 4.0], (5, 1))])
+    without = [Materialized(np.delete(same, row, axis=0)) for row in range(len(same))]
+    with pytest.raises(AssertionError):
+        check_bounded(clip, Materialized(same), without)
+
+
+def test_a_clip_that_a_nan_gets_through_is_found() -> None:
+    with pytest.raises(AssertionError):
+        check_bounded(trusting(1.0), Materialized(np.array([[math.nan, 1.0], [0.1, 0.1]])), [])
+
+
+# ---------------------------------------------------------------- noise
+
+
+class half_gaussian(gaussian):  # noqa: N801
+    def release(self, total: Vector, bound: float, rng: Rng) -> Vector:
+        return super().release(total, bound / 2, rng)
+
+
+class half_laplace(laplace):  # noqa: N801
+    def release(self, total: Vector, bound: float, rng: Rng) -> Vector:
+        return super().release(total, bound / 2, rng)
+
+
+class half_gamma_norm(gamma_norm):  # noqa: N801
+    def release(self, total: Vector, bound: float, rng: Rng) -> Vector:
+        return super().release(total, bound / 2, rng)
+
+
+class shared(gaussian):  # noqa: N801
+    """One draw for all coordinates: each alone looks right."""
+
+    def release(self, total: Vector, bound: float, rng: Rng) -> Vector:
+        return total + self.noise_multiplier * bound * rng.standard_normal()
+
+
+class of_wrong_degree(gamma_norm):  # noqa: N801
+    """Length Gamma(1, ·): right in one dimension, too short in more."""
+
+    def release(self, total: Vector, bound: float, rng: Rng) -> Vector:
+        direction = rng.standard_normal(total.shape)
+        return total + rng.gamma(1, self.noise_multiplier * bound) * direction / np.linalg.norm(direction)
+
+
+class along_an_axis(gamma_norm):  # noqa: N801
+    """The right length, in one of 2d directions."""
+
+    def release(self, total: Vector, bound: float, rng: Rng) -> Vector:
+        direction = rng.choice([-1.0, 1.0]) * np.eye(total.size)[rng.integers(total.size)]
+        return total + rng.gamma(total.size, self.noise_multiplier * bound) * direction
+
+
+class slightly_less(gaussian):  # noqa: N801
+    def release(self, total: Vector, bound: float, rng: Rng) -> Vector:
+        return super().release(total, bound * 0.93, rng)
+
+
+HALVES: dict[str, Callable[[float], Mechanism]] = {
+    "gaussian": half_gaussian,
+    "laplace": half_laplace,
+    "gamma_norm": half_gamma_norm,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "mechanism"),
+    [
+        ("gaussian", half_gaussian(1.5)),
+        ("gaussian", shared(1.5)),
+        ("gaussian", slightly_less(1.5)),
+        ("laplace", half_laplace(1.5)),
+        ("gamma_norm", half_gamma_norm(1.5)),
+        ("gamma_norm", of_wrong_degree(1.5)),
+        ("gamma_norm", along_an_axis(1.5)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_noise_that_is_not_what_it_says_is_found(name: str, mechanism: gaussian | laplace | gamma_norm) -> None:
+    with pytest.raises(AssertionError):
+        check_noise(name, mechanism, 1.5, 2.0)
+
+
+@pytest.mark.parametrize(("clip", "mechanism"), FITTING)
+def test_half_the_noise_is_found_from_outside(clip: str, mechanism: str) -> None:
+    honest = composed(("full_batch", "gradient", clip, mechanism), len(FAR), bound=1.0, noise_multiplier=1.0)
+    broken = Measurement(honest.sampler, honest.terms, HALVES[mechanism](1.0))
+    with pytest.raises(AssertionError):
+        check_indistinguishable(broken, *neighbouring("full_batch"), "add-remove", delta=0.05)
+
+
+def test_a_doubled_sensitivity_is_found_from_outside() -> None:
+    broken = Measurement(full_batch(), [gradient() @ understated(1.0)], gaussian(1.0))
+    with pytest.raises(AssertionError):
+        check_indistinguishable(broken, *neighbouring("full_batch"), "add-remove", delta=0.05)
+
+
+# ---------------------------------------------------------------- samplers and divisors
+
+
+class of_everybody(poisson):  # noqa: N801
+    """Claims the amplification of a sample, and takes everybody."""
+
+    def draw(self, size: int, round_: int, rng: Rng) -> Rows:
+        return None
+
+
+def test_a_sample_that_was_not_drawn_is_found_from_outside() -> None:
+    broken = Measurement(of_everybody(0.2), [gradient() @ l2(1.0)], gaussian(1.5))
+    with pytest.raises(AssertionError):
+        check_indistinguishable(broken, *neighbouring("poisson"), "add-remove", delta=0.05)
+
+
+class ByDrawnSize(Measurement):
+    """Divides by the number of rows that happened to be drawn."""
+
+    def measure(self, oracle: Oracle, at: Trajectory, round_: int, rng: Rng) -> Noisy:
+        rows = self.sampler.draw(oracle.size, round_, rng)
+        sums = [term.weight * term.clip.sum(term.query(oracle, rows, at)) for term in self.terms]
+        hidden = self.mechanism.release(sum(sums[1:], sums[0]), self.bound, rng)
+        return Noisy(hidden / max(1, oracle.size if rows is None else len(rows)), self.event(round_))
+
+
+class rounded(poisson):  # noqa: N801
+    """Expects int(n q) rows."""
+
+    def expected(self, size: int) -> float:
+        return float(int(self.sampling_probability * size))
+
+
+def test_a_mean_over_the_drawn_size_is_found() -> None:
+    with pytest.raises(AssertionError):
+        check_divisor(ByDrawnSize(poisson(0.9), [gradient() @ l2(1.0)], gaussian(0.0)), Given(LARGE), 2.7)
+
+
+def test_a_rounded_batch_size_is_found() -> None:
+    with pytest.raises(AssertionError):
+        check_divisor(Measurement(rounded(0.9), [gradient() @ l2(1.0)], gaussian(0.0)), Given(LARGE), 2.7)
+
+
+class Forgetful(Measurement):
+    """Noise relative to the first term only."""
+
+    @property
+    def bound(self) -> float:
+        return self.terms[0].bound
+
+
+def test_noise_that_forgets_a_term_is_found_from_outside() -> None:
+    broken = Forgetful(full_batch(), [gradient() @ l2(0.5), gradient() @ l2(1.0)], gaussian(1.0))
+    with pytest.raises(AssertionError):
+        check_indistinguishable(broken, *neighbouring("full_batch"), "add-remove", delta=0.05)

@@ -1,0 +1,180 @@
+"""Surveys: scales and categories that nobody declared, measured with noise and paid for."""
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.stats import norm
+
+from privopt.errors import BudgetExceeded
+from privopt.measure import survey
+from privopt.measure.clips import l2
+from privopt.measure.randomness import generator
+from privopt.perexample.grads import Vector
+from privopt.privacy.budget import Budget
+from privopt.privacy.events import FailureDpEvent, GaussianDpEvent, SelfComposedDpEvent, compose
+from privopt.privacy.ledger import Ledger
+
+RNG = np.random.default_rng(0)
+
+
+def blocks(values: Vector, step: int = 1000) -> Callable[[], Iterator[Vector]]:
+    return lambda: (values[start : start + step] for start in range(0, len(values), step))
+
+
+def ranges(values: Vector, noise_multiplier: float, ledger: Ledger | None = None, seed: int = 0) -> survey.Ranges:
+    return survey.column_ranges(
+        blocks(values),
+        len(values),
+        values.shape[1],
+        noise_multiplier=noise_multiplier,
+        spending=(ledger or Ledger()).run(),
+        rng=generator(seed),
+    )
+
+
+# ---------------------------------------------------------------- what is paid
+
+
+def test_column_ranges_cost_two_gaussians_whatever_the_number_of_columns() -> None:
+    for columns in (1, 5):
+        ledger = Ledger()
+        ranges(RNG.standard_normal((500, columns)), 4.0, ledger)
+        assert ledger.event == SelfComposedDpEvent(GaussianDpEvent(4.0), 2)
+
+
+def test_a_typical_norm_costs_one_gaussian() -> None:
+    ledger = Ledger()
+    survey.typical_norm(np.ones(500), noise_multiplier=4.0, spending=ledger.run(), rng=generator(0))
+    assert ledger.event == GaussianDpEvent(4.0)
+
+
+def test_categories_cost_one_gaussian_and_one_failure() -> None:
+    ledger = Ledger()
+    columns = [np.array(["a", "b"] * 50), np.array(["x"] * 100)]
+    survey.categories(columns, noise_multiplier=4.0, failure=1e-7, spending=ledger.run(), rng=generator(0))
+    assert ledger.event == compose([GaussianDpEvent(4.0), FailureDpEvent(1e-7)])
+
+
+def test_a_survey_that_the_budget_does_not_hold_reads_nothing() -> None:
+    def unreadable() -> Iterator[Vector]:
+        raise AssertionError("the data were read")
+
+    ledger = Ledger(Budget(0.1, 1e-6))
+    with pytest.raises(BudgetExceeded):
+        survey.column_ranges(unreadable, 10, 2, noise_multiplier=1.0, spending=ledger.run(), rng=generator(0))
+    assert ledger.entries == ()
+
+
+# ---------------------------------------------------------------- how far one row moves the votes
+
+
+@settings(max_examples=60)
+@given(arrays(float, (4, 3), elements=st.floats(allow_nan=True, allow_infinity=True)))
+def test_one_row_moves_the_votes_by_at_most_root_columns_whatever_it_holds(values: Vector) -> None:
+    """Law 1, for votes: also for NaN, infinite, tiny and huge entries, and nothing warns of them (law 8)."""
+    bins = survey._MAGNITUDES
+
+    def votes(rows: Vector) -> Vector:
+        oracle = survey._Votes(blocks(rows), survey._magnitude, bins, len(rows), rows.shape[1])
+        return l2(math.sqrt(rows.shape[1])).sum(oracle)
+
+    total = votes(values)
+    assert total.sum() == pytest.approx(12)
+    assert total.shape == (3 * bins,)
+    for row in range(len(values)):
+        assert np.linalg.norm(total - votes(np.delete(values, row, axis=0))) <= math.sqrt(3) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("strange", [math.nan, math.inf, -math.inf, 5e-324, 1.7e308, -1.7e308])
+def test_a_strange_entry_does_not_break_or_move_the_ranges(strange: float) -> None:
+    """One row of 2000 is far below what noise of 20 hides; the same seed, with and without it."""
+    values = RNG.uniform(1.0, 2.0, (2000, 2))
+    changed = values.copy()
+    changed[7, 0] = strange
+    one, other = ranges(values, 20.0), ranges(changed, 20.0)
+    np.testing.assert_allclose(one.low, other.low, atol=0.5)
+    np.testing.assert_allclose(one.high, other.high, atol=0.5)
+
+
+@pytest.mark.parametrize("strange", [math.nan, math.inf, 0.0, 5e-324, 1.7e308])
+def test_a_strange_norm_does_not_break_the_typical_one(strange: float) -> None:
+    norms = np.full(2000, 3.0)
+    norms[7] = strange
+    length = survey.typical_norm(norms, noise_multiplier=5.0, spending=Ledger().run(), rng=generator(0))
+    assert length is not None
+    assert 3.0 <= length <= 3.0 * 2**0.5
+
+
+# ---------------------------------------------------------------- what is found
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ranges_hold_almost_all_values_and_not_much_more(seed: int) -> None:
+    values = np.random.default_rng(seed).standard_normal((20_000, 3)) * [1.0, 100.0, 1e-3] + [0.0, 5000.0, 0.0]
+    found = ranges(values, 10.0, seed=seed)
+    inside = (values >= found.low) & (values <= found.high)
+    assert found.known.all()
+    assert (inside.mean(axis=0) > 0.95).all()
+    assert (found.high - found.low < 30 * values.std(axis=0)).all()
+
+
+def test_with_too_few_rows_nothing_is_claimed_to_be_known() -> None:
+    found = ranges(np.full((3, 2), 1e6), 50.0)
+    assert not found.known.any()
+    np.testing.assert_array_equal(found.low, [-1, -1])
+    np.testing.assert_array_equal(found.high, [1, 1])
+    assert survey.typical_norm(np.ones(3), noise_multiplier=50.0, spending=Ledger().run(), rng=generator(0)) is None
+
+
+def test_a_constant_column_has_a_range_and_a_column_of_zeros_too() -> None:
+    found = ranges(np.column_stack([np.full(5000, 7.0), np.zeros(5000)]), 5.0)
+    assert found.low[0] <= 7.0 <= found.high[0]
+    assert found.low[1] <= 0.0 <= found.high[1]
+    assert np.isfinite([found.low, found.high]).all()
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_the_typical_norm_is_the_length_that_few_rows_exceed(scale: float) -> None:
+    norms = scale * RNG.uniform(0.5, 1.0, 5000)
+    length = survey.typical_norm(norms, noise_multiplier=3.0, spending=Ledger().run(), rng=generator(0))
+    assert length is not None
+    assert (norms > length).mean() < 0.06
+    assert length <= scale * 2
+
+
+# ---------------------------------------------------------------- categories
+
+
+def test_common_values_are_named_and_rare_ones_are_not() -> None:
+    column = np.array(["often"] * 400 + ["also"] * 300 + ["once"])
+    for seed in range(20):
+        named = survey.categories([column], noise_multiplier=5.0, failure=1e-7, spending=Ledger().run(), rng=generator(seed))
+        assert named == [["also", "often"]]
+
+
+def test_a_value_that_one_row_alone_has_is_named_with_at_most_the_stated_probability() -> None:
+    """Threshold 1 + σ Φ⁻¹(1 − δ'/columns): for δ' = 0.2 and one column, exactly 0.2.
+
+    4000 values that occur once each: the share that is named errs by 0.04 with probability at most 6e-6 (Hoeffding).
+    """
+    column = np.array([f"value {number}" for number in range(4000)])
+    named = survey.categories([column], noise_multiplier=3.0, failure=0.2, spending=Ledger().run(), rng=generator(1))
+    assert len(named[0]) / 4000 == pytest.approx(0.2, abs=0.04)
+
+
+def test_several_columns_share_the_failure_and_the_noise() -> None:
+    """Noise grows with √columns, and each column may fail with δ'/columns."""
+    column = np.array([f"value {number}" for number in range(4000)])
+    named = survey.categories([column] * 4, noise_multiplier=3.0, failure=0.4, spending=Ledger().run(), rng=generator(1))
+    for names in named:
+        assert len(names) / 4000 == pytest.approx(0.1, abs=0.04)
+    # counts near the threshold show how wide the noise is: half of the values at the threshold are named
+    threshold = 1 + 3.0 * 2 * float(norm.isf(0.1))
+    common = np.repeat([f"value {number}" for number in range(500)], round(threshold))
+    named = survey.categories([common] * 4, noise_multiplier=3.0, failure=0.4, spending=Ledger().run(), rng=generator(2))
+    assert len(named[0]) / 500 == pytest.approx(norm.cdf((round(threshold) - threshold) / 6), abs=0.12)

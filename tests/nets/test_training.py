@@ -1,0 +1,364 @@
+"""`fit` and `make_private`: the same guarantee, the user's own model, and ordinary training where nothing is hidden."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset, IterableDataset
+
+from privopt import Budget, Ledger, run
+from privopt.errors import InputError, LedgerError, PrivoptError
+from privopt.measure.clips import l2
+from privopt.measure.measurement import Measurement
+from privopt.measure.mechanisms import gaussian
+from privopt.measure.open_round import OpenRound
+from privopt.measure.queries import Trajectory, gradient
+from privopt.measure.randomness import generator
+from privopt.measure.samplers import poisson
+from privopt.measure.torch_randomness import normal
+from privopt.nets import fit, make_private
+from privopt.perexample.torch import TorchOracle
+from privopt.privacy.events import PoissonSampledDpEvent, atoms
+from privopt.recipe import Recipe
+from privopt.recipes import dp_adam, dp_rmsprop, dp_sgd
+
+BUDGET = Budget(3.0, 1e-5)
+
+
+def data(size: int = 600, seed: int = 0) -> tuple[Tensor, Tensor]:
+    chance = torch.Generator().manual_seed(seed)
+    x = torch.randn(size, 6, generator=chance)
+    return x, (x[:, 0] - x[:, 1] > 0).long()
+
+
+def network(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Dropout(0.1), nn.Linear(16, 2))
+
+
+def _losses(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(model(inputs), targets, reduction="none")
+
+
+def accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
+    model.eval()
+    return float((model(x).argmax(1) == y).float().mean())
+
+
+# ---------------------------------------------------------------- what is claimed
+
+
+def test_fit_learns_within_its_budget_and_says_what_it_did() -> None:
+    x, y = data(2000)
+    result = fit(network(), nn.CrossEntropyLoss(), (x, y), budget=BUDGET, epochs=10, batch_size=200, learning_rate=0.02, seed=0)
+    assert accuracy(result.model, x, y) > 0.85
+    statement = result.privacy.statement
+    assert 0.99 * 3.0 <= statement.epsilon <= 3.0
+    assert statement.event == result.ledger.event
+    (part, count) = next(atoms(statement.event))
+    assert isinstance(part, PoissonSampledDpEvent)
+    assert (part.sampling_probability, count) == (0.1, 100)
+
+
+def test_make_private_learns_within_its_budget_with_any_optimizer_and_scheduler() -> None:
+    x, y = data(2000)
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 200)
+    private = make_private(model, optimizer, (x, y), budget=BUDGET, epochs=10, batch_size=200, seed=0)
+    for inputs, targets in private.loader:
+        private.step(functools.partial(_losses, model, inputs, targets))
+        scheduler.step()
+    assert accuracy(model, x, y) > 0.85
+    assert private.rounds == 100
+    assert private.statement().event == private.ledger.event
+    assert 0.99 * 3.0 <= private.statement().epsilon <= 3.0
+
+
+def test_the_model_stays_the_users_own() -> None:
+    x, y = data()
+    model = network()
+    keys, attributes = list(model.state_dict()), [set(module.__dict__) for module in model.modules()]
+    identities = [id(parameter) for parameter in model.parameters()]
+    result = fit(model, nn.CrossEntropyLoss(), (x, y), budget=BUDGET, rounds=3, batch_size=50)
+    assert result.model is model
+    assert list(model.state_dict()) == keys
+    assert [set(module.__dict__) for module in model.modules()] == attributes
+    assert [id(parameter) for parameter in model.parameters()] == identities
+    assert not any(module._forward_hooks or module._backward_hooks for module in model.modules())
+    storages = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    assert len(storages) == len(identities)  # ordinary parameters again
+    model.train()
+    nn.functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+
+
+# ---------------------------------------------------------------- ordinary training, where nothing is hidden
+
+Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+TWINS: dict[str, tuple[Callable[..., Recipe], dict[str, Any], Make]] = {
+    "sgd": (dp_sgd, {}, lambda p: torch.optim.SGD(p, lr=0.05)),
+    "momentum": (dp_sgd, {"momentum_decay": 0.9}, lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9)),
+    "rmsprop": (dp_rmsprop, {"decay": 0.9}, lambda p: torch.optim.RMSprop(p, lr=0.05, alpha=0.9)),
+    "adam": (dp_adam, {}, lambda p: torch.optim.Adam(p, lr=0.05)),
+}
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_without_noise_and_clipping_recipes_are_torch_optim(name: str) -> None:
+    recipe, options, optimizer_of = TWINS[name]
+    x, y = data(64)
+    torch.manual_seed(0)
+    model, twin = nn.Linear(6, 2).double(), nn.Linear(6, 2).double()
+    twin.load_state_dict(model.state_dict())
+    x = x.double()
+    optimizer = optimizer_of(list(twin.parameters()))
+    for _ in range(30):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(twin(x), y).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    oracle = TorchOracle(model, nn.CrossEntropyLoss(), x, y)
+    ours = run(
+        recipe(rounds=30, noise_multiplier=0.0, clip_bound=1e9, learning_rate=0.05, **options),
+        oracle,
+        oracle.flat.vector.clone(),
+        rng=generator(0),
+    ).parameters
+    theirs = torch.cat([parameter.detach().reshape(-1) for parameter in twin.parameters()])
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
+
+
+# ---------------------------------------------------------------- pieces, noise, law 1
+
+
+def test_pieces_of_a_batch_give_what_the_whole_batch_gives() -> None:
+    x, y = data()
+    ends = []
+    for piece in (7, 50, 4096):
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 2))
+        fit(model, nn.CrossEntropyLoss(), (x, y), budget=BUDGET, rounds=5, batch_size=80, seed=3, physical_batch_size=piece)
+        ends.append(torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]))
+    torch.testing.assert_close(ends[0], ends[2])
+    torch.testing.assert_close(ends[1], ends[2])
+
+
+@pytest.mark.parametrize("piece", [1, 7, 1000])
+def test_a_round_in_pieces_is_the_round(piece: int) -> None:
+    x, y = data(200)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+    oracle = TorchOracle(model, nn.CrossEntropyLoss(), x, y)
+    measurement = Measurement(poisson(0.3), [gradient() @ l2(0.5)], gaussian(1.0))
+    at = Trajectory(oracle.flat.vector, oracle.flat.vector)
+    whole = measurement.measure(oracle, at, 0, generator(5)).value
+    opened = OpenRound(measurement, 200, 0, generator(5), torch.zeros_like(oracle.flat.vector))
+    for rows in opened.parts(piece):
+        opened.add(oracle(oracle.flat.vector, rows))
+    torch.testing.assert_close(opened.finish().value, whole, rtol=1e-5, atol=1e-7)
+
+
+def test_an_example_that_is_not_finite_is_absent() -> None:
+    x, y = data(100)
+    x[3] = torch.nan
+    oracle = TorchOracle(network().eval(), nn.CrossEntropyLoss(), x, y)
+    with_it = l2(1.0).sum(oracle(None, None))
+    without = l2(1.0).sum(oracle(None, np.delete(np.arange(100), 3)))
+    torch.testing.assert_close(with_it, without)
+
+
+def test_a_round_without_examples_is_still_noised_and_paid() -> None:
+    x, y = data(5)
+    model = nn.Linear(6, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    before = model.weight.detach().clone()
+    seed = next(seed for seed in range(99) if not len(poisson(0.2).draw(5, 0, generator(seed))))  # type: ignore[arg-type]
+    private = make_private(model, optimizer, (x, y), budget=Budget(1.0, 1e-2), rounds=1, batch_size=1, seed=seed)
+    drawn = 0
+    for inputs, targets in private.loader:
+        drawn += len(inputs)
+        private.step(functools.partial(_losses, model, inputs, targets))
+    assert drawn == 0
+    assert not torch.equal(before, model.weight)
+    assert private.ledger.entries[0].count == 1
+
+
+def test_the_noise_of_a_network_is_what_was_planned() -> None:
+    """One round of 4000 parameters at rate 1: the spread of the steps is z·C/b within 6 %, five standard errors of 1.1 %."""
+    x, y = torch.zeros(50, 40), torch.zeros(50).long()  # no gradient but the bias's
+    model = nn.Linear(40, 100)
+    before = model.weight.detach().clone()
+    result = fit(
+        model, nn.CrossEntropyLoss(), (x, y), budget=BUDGET, rounds=1, batch_size=50, method="dp-gd", learning_rate=1.0, seed=0
+    )
+    moved = (model.weight - before).detach()
+    noise = result.privacy.statement.settings["noise multiplier"]
+    assert float(moved.std()) == pytest.approx(noise / 50, rel=0.06)
+
+
+def test_noise_for_torch_uses_all_of_the_generators_entropy() -> None:
+    """torch's own seeding keeps 32 bits; two of ours that differ anywhere give other numbers, and equal ones the same."""
+    like = torch.zeros(300_000)
+    torch.testing.assert_close(normal(like, generator(2**200)), normal(like, generator(2**200)), rtol=0, atol=0)
+    assert not torch.equal(normal(like, generator(1)), normal(like, generator(1 + 2**32)))
+    numbers = normal(like, generator(0))
+    assert abs(float(numbers.mean())) < 5 / 300_000**0.5
+    assert float(numbers.std()) == pytest.approx(1.0, abs=0.01)
+    assert abs(float((numbers[:150_000] * numbers[150_000:]).mean())) < 5 / 150_000**0.5  # two threads, two streams
+
+
+# ---------------------------------------------------------------- killed and resumed
+
+
+class _Stop(Exception):
+    pass
+
+
+def test_a_stopped_run_goes_on_bit_for_bit_and_pays_once(tmp_path: Path) -> None:
+    x, y = data()
+    settings: dict[str, Any] = {"budget": BUDGET, "rounds": 40, "batch_size": 60, "learning_rate": 0.01, "seed": 5}
+    whole = fit(network(), nn.CrossEntropyLoss(), (x, y), **settings, ledger=Ledger(path=tmp_path / "whole.jsonl"))
+
+    def stop(done: int) -> None:
+        if done in (13, 27):
+            raise _Stop
+
+    with Ledger(path=tmp_path / "stopped.jsonl") as ledger:
+        for _ in range(2):
+            with pytest.raises(_Stop):
+                fit(
+                    network(),
+                    nn.CrossEntropyLoss(),
+                    (x, y),
+                    **settings,
+                    ledger=ledger,
+                    checkpoint=tmp_path / "state",
+                    progress=stop,
+                )
+        assert any((tmp_path / "state").iterdir())
+        resumed = fit(network(), nn.CrossEntropyLoss(), (x, y), **settings, ledger=ledger, checkpoint=tmp_path / "state")
+        for ours, theirs in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+            assert torch.equal(ours, theirs)
+        assert ledger.event == whole.ledger.event
+    assert not (tmp_path / "state").exists()
+
+
+def test_resuming_on_other_data_is_refused(tmp_path: Path) -> None:
+    x, y = data()
+
+    def stop(done: int) -> None:
+        raise _Stop
+
+    settings: dict[str, Any] = {"budget": BUDGET, "rounds": 40, "batch_size": 60, "checkpoint": tmp_path / "state"}
+    with pytest.raises(_Stop):
+        fit(network(), nn.CrossEntropyLoss(), (x, y), **settings, progress=stop)
+    with pytest.raises(InputError, match="not those that this run began with"):
+        fit(network(), nn.CrossEntropyLoss(), (x + 1, y), **settings)
+
+
+# ---------------------------------------------------------------- refused
+
+
+class _Endless(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(())
+
+
+class _Pairs(Dataset[Any]):
+    def __init__(self, size: int) -> None:
+        self._x, self._y = data(size)
+
+    def __len__(self) -> int:
+        return len(self._x)
+
+    def __getitem__(self, place: int) -> Any:
+        return self._x[place], self._y[place]
+
+
+def test_datasets_work_like_tensors() -> None:
+    pairs = _Pairs(200)
+    settings: dict[str, Any] = {"budget": BUDGET, "rounds": 4, "batch_size": 50, "seed": 0}
+    one = fit(network().eval(), nn.CrossEntropyLoss(), pairs, **settings).model
+    other = fit(network().eval(), nn.CrossEntropyLoss(), data(200), **settings).model
+    for ours, theirs in zip(one.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: fit(nn.Linear(6, 2), nn.CrossEntropyLoss(), _Endless(), budget=BUDGET, epochs=1, batch_size=8), "no length"),
+        (lambda: fit(nn.Linear(6, 2), nn.CrossEntropyLoss(), data(), budget=BUDGET, batch_size=8), "epochs=… or rounds=…"),
+        (lambda: fit(nn.Linear(6, 2), nn.CrossEntropyLoss(), data(), budget=BUDGET, epochs=0, batch_size=8), "epochs is 0"),
+        (lambda: fit(nn.Linear(6, 2), nn.CrossEntropyLoss(), data(), budget=BUDGET, epochs=1, batch_size=0), "batch_size is 0"),
+        (lambda: fit(nn.Linear(6, 2), nn.CrossEntropyLoss(), data(), budget=Budget(1.0), epochs=1, batch_size=8), "delta is 0"),
+        (
+            lambda: fit(nn.Linear(6, 2), nn.CrossEntropyLoss(), data(), budget=BUDGET, epochs=1, batch_size=8, method="dp-sgd"),
+            "no default learning rate",
+        ),
+        (
+            lambda: fit(
+                nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)),
+                nn.CrossEntropyLoss(),
+                data(),
+                budget=BUDGET,
+                epochs=1,
+                batch_size=8,
+            ),
+            r"1 \(BatchNorm1d\) mixes examples.*GroupNorm",
+        ),
+        (
+            lambda: fit(nn.Linear(6, 2), nn.functional.cross_entropy, data(), budget=BUDGET, epochs=1, batch_size=8),
+            "one value for each example",
+        ),
+        (
+            lambda: fit(nn.Linear(6, 2), nn.CrossEntropyLoss(), (data()[0], data(5)[1]), budget=BUDGET, epochs=1, batch_size=8),
+            "targets",
+        ),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_at_the_start_by_name(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(PrivoptError, match=message):
+        make()
+
+
+def test_a_batch_that_is_not_used_is_noticed() -> None:
+    model = nn.Linear(6, 2)
+    private = make_private(model, torch.optim.SGD(model.parameters(), lr=0.1), data(), budget=BUDGET, rounds=5, batch_size=100)
+    batches = iter(private.loader)
+    next(batches)
+    with pytest.raises(InputError, match="step"):
+        next(batches)
+
+
+def test_a_step_without_a_batch_is_refused() -> None:
+    model = nn.Linear(6, 2)
+    private = make_private(model, torch.optim.SGD(model.parameters(), lr=0.1), data(), budget=BUDGET, rounds=5, batch_size=100)
+    with pytest.raises(InputError, match="once for each"):
+        private.step(lambda: torch.zeros(1))
+
+
+def test_an_optimizer_of_other_parameters_is_refused() -> None:
+    with pytest.raises(InputError, match="not the model's"):
+        make_private(
+            nn.Linear(6, 2), torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1), data(), budget=BUDGET, rounds=5, batch_size=9
+        )
+
+
+def test_a_ledger_copy_cannot_be_spent_from(tmp_path: Path) -> None:
+    with Ledger(path=tmp_path / "ledger.jsonl") as ledger:
+        fit(nn.Linear(6, 2), nn.CrossEntropyLoss(), data(), budget=BUDGET, rounds=2, batch_size=50, ledger=ledger)
+    with pytest.raises(LedgerError):
+        fit(
+            nn.Linear(6, 2),
+            nn.CrossEntropyLoss(),
+            data(),
+            budget=BUDGET,
+            rounds=2,
+            batch_size=50,
+            ledger=Ledger.read(tmp_path / "ledger.jsonl"),
+        )

@@ -1,0 +1,1 @@
+"""Recipes against small references, written from the papers alone."""

@@ -1,0 +1,1 @@
+"""Tests of per-example gradients in closed form."""

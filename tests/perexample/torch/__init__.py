@@ -1,0 +1,1 @@
+"""Per-example gradients of networks."""

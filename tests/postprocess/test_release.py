@@ -1,0 +1,61 @@
+"""Release rules by hand, and the odds of the random ones."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from privopt.measure.randomness import generator
+from privopt.perexample.grads import Vector
+from privopt.postprocess.regularizers import nonconvex, ridge
+from privopt.postprocess.release import ReleaseRule, average, last, random_round, uniform_iterate
+from tests.laws.checks import FALSE_ALARM
+
+ROUNDS = 7
+ITERATES = np.arange(1.0, ROUNDS + 1)[:, None] * np.ones(2)
+START = np.zeros(2)
+
+
+def released(rule: ReleaseRule, rounds: int = ROUNDS, seed: int = 0) -> Vector:
+    state = rule.start(START, rounds, generator(seed))
+    for round_ in range(rule.rounds(state, rounds)):
+        state = rule.observe(state, round_, rounds, ITERATES[round_])
+    return rule.select(state)
+
+
+def test_last_is_the_last() -> None:
+    np.testing.assert_array_equal(released(last()), [7, 7])
+
+
+def test_an_average_is_the_mean_of_all_or_of_those_after_the_first_half() -> None:
+    np.testing.assert_allclose(released(average()), [4, 4])
+    np.testing.assert_allclose(released(average("last half")), [5.5, 5.5])  # rounds 4 to 7 of 7
+    np.testing.assert_allclose(released(average("last half"), rounds=6), [5, 5])  # rounds 4 to 6 of 6
+    np.testing.assert_allclose(released(average("last half"), rounds=1), [1, 1])
+
+
+@pytest.mark.parametrize("rule", [uniform_iterate(), random_round()], ids=str)
+def test_every_round_is_equally_likely_to_be_chosen(rule: ReleaseRule) -> None:
+    """7000 seeded draws; false alarm in 1 of 10⁶ choices of the seeds."""
+    chosen = [int(released(rule, seed=seed)[0]) for seed in range(7000)]
+    counts = np.bincount(chosen, minlength=ROUNDS + 1)[1:]
+    assert counts.sum() == 7000
+    assert stats.chisquare(counts).pvalue > FALSE_ALARM
+
+
+def test_a_uniform_iterate_runs_all_rounds_and_a_random_round_runs_no_further_than_it_needs() -> None:
+    for seed in range(20):
+        everything = uniform_iterate().start(START, ROUNDS, generator(seed))
+        assert uniform_iterate().rounds(everything, ROUNDS) == ROUNDS
+        some = random_round().start(START, ROUNDS, generator(seed))
+        assert random_round().rounds(some, ROUNDS) == some["chosen"]
+
+
+@pytest.mark.parametrize(
+    ("regularizer", "value"),
+    [(ridge(0.3), lambda w: 0.15 * w**2), (nonconvex(0.3), lambda w: 0.3 * w**2 / (1 + w**2))],
+    ids=["ridge", "nonconvex"],
+)
+def test_a_regulariser_s_gradient_is_that_of_its_value(regularizer: ridge | nonconvex, value: object) -> None:
+    points = np.linspace(-3, 3, 13)
+    slope = (value(points + 1e-6) - value(points - 1e-6)) / 2e-6  # type: ignore[operator]
+    np.testing.assert_allclose(regularizer.gradient(points), slope, atol=1e-8)

@@ -1,0 +1,97 @@
+"""The statement: words that can be checked against the ledger."""
+
+import json
+import math
+
+import pytest
+
+from privopt.privacy.accountants import epsilon
+from privopt.privacy.budget import Budget
+from privopt.privacy.events import (
+    FailureDpEvent,
+    GaussianDpEvent,
+    NonPrivateDpEvent,
+    NoOpDpEvent,
+    PoissonSampledDpEvent,
+    SampledWithoutReplacementDpEvent,
+    SelfComposedDpEvent,
+    compose,
+)
+from privopt.privacy.statement import NOT_COVERED, Statement
+
+EVENT = compose([SelfComposedDpEvent(PoissonSampledDpEvent(0.01, GaussianDpEvent(8.5)), 300), FailureDpEvent(1e-7)])
+STATEMENT = Statement(
+    budget=Budget(2.0, 1e-5),
+    event=EVENT,
+    released="the coefficients",
+    assumed_public=["the number of rows"],
+    paid_for=["column ranges"],
+    public_data=["a word list"],
+    settings={"rounds": 300, "rate": 0.1234567891},
+)
+
+
+def test_the_stated_epsilon_is_what_the_accountant_says_of_the_recorded_event() -> None:
+    assert STATEMENT.epsilon == epsilon(EVENT, 1e-5)
+    assert f"ε = {STATEMENT.epsilon:.4g}, δ = 1e-05" in str(STATEMENT)
+
+
+def test_the_words_say_what_was_done_to_whom_and_what_is_not_covered() -> None:
+    text = STATEMENT.text()
+    for words in (
+        "Unit: one example, added or removed",
+        "Planned budget: ε = 2",
+        "Released: the coefficients",
+        "300 × Gaussian noise of 8.5 × the bound, Poisson sampling with probability 0.01",
+        "fails with probability 1e-07",
+        "Accountant: pld",
+        "Taken as public:\n  - the number of rows",
+        "inside this budget:\n  - column ranges",
+        "Public data used:\n  - a word list",
+        *NOT_COVERED,
+    ):
+        assert words in text
+    assert "WARNING" not in text
+
+
+def test_a_seeded_run_is_marked() -> None:
+    assert "WARNING: the noise came from a fixed seed" in Statement(STATEMENT.budget, EVENT, "a model", seeded=True).text()
+
+
+def test_replace_one_and_the_accountant_in_use_are_named() -> None:
+    event = SampledWithoutReplacementDpEvent(1000, 10, GaussianDpEvent(3.0))
+    text = Statement(Budget(1.0, 1e-5, "replace-one", "user"), event, "a model").text()
+    assert "one user, replaced" in text
+    assert "Accountant: rdp" in text
+
+
+def test_json_gives_the_statement_back() -> None:
+    written = json.loads(json.dumps(STATEMENT.to_json()))
+    read = Statement.from_json(written)
+    assert read == STATEMENT
+    assert written["not_covered"] == list(NOT_COVERED)
+
+
+def test_an_epsilon_that_somebody_wrote_into_the_json_is_not_believed() -> None:
+    written = STATEMENT.to_json() | {"epsilon": 1e-3}
+    assert Statement.from_json(written).to_json()["epsilon"] == STATEMENT.to_json()["epsilon"]
+
+
+def test_a_page_holds_the_words_and_runs_none_of_them() -> None:
+    page = Statement(Budget(2.0, 1e-5), EVENT, "<script>alert(1)</script>", settings={"<b>": "<i>", "rate": 0.5}).to_html()
+    assert "&lt;script&gt;alert(1)" in page
+    assert "<script" not in page
+    assert "&lt;b&gt;" in page
+    assert "<i>" not in page
+    assert "Gaussian noise of 8.5" in page
+
+
+@pytest.mark.parametrize("event", [GaussianDpEvent(0.0), NonPrivateDpEvent()], ids=str)
+def test_a_release_without_privacy_is_stated_as_one(event: GaussianDpEvent | NonPrivateDpEvent) -> None:
+    statement = Statement(Budget(1.0, 1e-5), event, "everything")
+    assert statement.epsilon == math.inf
+    assert "ε = inf" in statement.text()
+
+
+def test_nothing_released_is_stated_as_nothing_spent() -> None:
+    assert "ε = 0" in Statement(Budget(1.0, 1e-5), NoOpDpEvent(), "nothing").text()

@@ -1,0 +1,55 @@
+"""The registry, and recipes as plans."""
+
+import pytest
+
+from privopt.errors import InputError
+from privopt.measure.clips import l2
+from privopt.measure.measurement import Measurement
+from privopt.measure.mechanisms import gaussian
+from privopt.measure.queries import gradient
+from privopt.measure.samplers import disjoint_batches, full_batch
+from privopt.postprocess.updates import sgd
+from privopt.privacy.events import GaussianDpEvent, NoOpDpEvent, SelfComposedDpEvent, compose
+from privopt.recipe import Recipe, always
+from privopt.recipes import METHODS, method
+
+
+def test_methods_are_found_by_name_and_a_wrong_name_lists_the_right_ones() -> None:
+    for name in METHODS:
+        assert method(name).name == name
+        assert method(name).summary
+        assert method(name).paper
+    with pytest.raises(InputError) as error:
+        method("dp-sdg")
+    assert all(name in str(error.value) for name in METHODS)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_misspelt_argument_is_an_error(name: str) -> None:
+    with pytest.raises(TypeError):
+        METHODS[name].recipe(rounds=1, noise_multiplier=1.0, clip_bound=1.0, learning_rate=0.1, clip_norm=1.0)
+    with pytest.raises(TypeError):
+        METHODS[name].recipe(1, 1.0, 1.0, 0.1)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_recipe_of_t_rounds_plans_t_gaussians(name: str) -> None:
+    recipe = METHODS[name].recipe(rounds=9, noise_multiplier=3.0, clip_bound=1.0, learning_rate=0.1)
+    assert recipe.planned_event() == SelfComposedDpEvent(GaussianDpEvent(3.0), 9)
+    assert recipe.planned_event(4) == SelfComposedDpEvent(GaussianDpEvent(3.0), 4)
+    assert recipe.planned_event(0) == NoOpDpEvent()
+    assert recipe.measurement(5).bound == 1.0
+
+
+def test_a_recipe_may_measure_something_else_in_each_round() -> None:
+    def plan(round_: int) -> Measurement:
+        return Measurement(full_batch(), [gradient() @ l2(1.0)], gaussian(2.0 + round_ % 2))
+
+    recipe = Recipe(4, plan, sgd(0.1))
+    assert recipe.planned_event() == compose([GaussianDpEvent(2.0), GaussianDpEvent(3.0)] * 2)
+
+
+def test_rounds_that_cost_nothing_are_planned_as_such() -> None:
+    recipe = Recipe(7, always(Measurement(disjoint_batches(3, key=0), [gradient() @ l2(1.0)], gaussian(2.0))), sgd(0.1))
+    assert [isinstance(event, NoOpDpEvent) for event in recipe.events()] == [False, True, True, False, True, True, False]
+    assert recipe.planned_event() == SelfComposedDpEvent(GaussianDpEvent(2.0), 3)

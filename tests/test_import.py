@@ -1,0 +1,37 @@
+"""What `import privopt` costs, and which names it offers."""
+
+import subprocess
+import sys
+
+import pytest
+
+import privopt
+
+
+def loaded(statement: str) -> set[str]:
+    """The modules that a fresh interpreter holds after this statement."""
+    code = f"{statement}\nimport sys\nprint(' '.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_import_privopt_alone_loads_nothing_heavy() -> None:
+    heavy = {"torch", "sklearn", "pandas", "dp_accounting", "scipy", "numpy"}
+    assert not loaded("import privopt") & heavy
+
+
+def test_training_by_recipe_loads_neither_torch_nor_pandas_nor_scikit_learn() -> None:
+    modules = loaded("import privopt.recipes, privopt.loop, privopt.privacy.statement, privopt.privacy.calibrate")
+    assert "dp_accounting" in modules
+    assert not modules & {"torch", "pandas", "sklearn"}
+
+
+@pytest.mark.parametrize("name", privopt.__all__)
+def test_every_public_name_can_be_had(name: str) -> None:
+    assert getattr(privopt, name).__name__ == name
+    assert name in dir(privopt)
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        privopt.nothing  # noqa: B018
