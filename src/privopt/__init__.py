@@ -12,14 +12,33 @@ _HOMES = {  # loaded when first asked for: `import privopt` costs next to nothin
     "Statement": "privopt.privacy.statement",
     "calibrate": "privopt.privacy.calibrate",
     "epsilon": "privopt.privacy.accountants",
+    "fit": "privopt.nets",
+    "make_private": "privopt.nets",
+    "replace_batchnorm": "privopt.nets",
     "run": "privopt.loop",
 }
-__all__ = ["Budget", "Ledger", "Recipe", "Statement", "calibrate", "epsilon", "run"]
+__all__ = [
+    "Budget",
+    "Ledger",
+    "Recipe",
+    "Statement",
+    "calibrate",
+    "epsilon",
+    "fit",
+    "make_private",
+    "replace_batchnorm",
+    "run",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+        try:
+            return getattr(import_module(_HOMES[name]), name)
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise ModuleNotFoundError(f"privopt.{name} trains networks, which needs torch: pip install 'privopt[torch]'") from None
     raise AttributeError(f"module 'privopt' has no attribute {name!r}")
 
 
