@@ -38,7 +38,9 @@ def __getattr__(name: str) -> Any:
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
-            raise ModuleNotFoundError(f"privopt.{name} trains networks, which needs torch: pip install 'privopt[torch]'") from None
+            raise ModuleNotFoundError(
+                f"privopt.{name} trains networks, which needs torch: pip install 'privopt[torch]'"
+            ) from None
     raise AttributeError(f"module 'privopt' has no attribute {name!r}")
 
 

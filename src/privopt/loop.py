@@ -75,12 +75,12 @@ def run(
     last = done + spending.affordable(events[done:])
     if last == 0:
         raise BudgetExceeded(f"not even one round fits into what is left of the ledger's budget: {spending.ledger.budget}.")
-    block = 1
+    block, save_cost, unsaved = 1, 0.0, 0.0
     while done < last:
         block = min(block, last - done)
         started = time.perf_counter()
         spending.pay(events[done : done + block])
-        waited = time.perf_counter() - started
+        paid = time.perf_counter()
         for _ in range(block):
             noisy = recipe.measurement(done).measure(oracle, at, done, rng)  # the only line that meets private data
             if noisy.event != events[done]:
@@ -94,13 +94,16 @@ def run(
             done += 1
             if progress is not None:
                 progress(done)
-        worked = time.perf_counter() - started - waited
-        if checkpoint is not None and done < last:
+        worked = time.perf_counter() - paid
+        unsaved += worked
+        pay_cost = paid - started
+        if checkpoint is not None and done < last and unsaved > max(pay_cost, save_cost) / DURABILITY:
             started = time.perf_counter()
             parts = {"at": at._asdict(), "memory": memory, "kept": kept}
             checkpoint.save(Progress(done, spending.position, parts, rng))
-            waited += time.perf_counter() - started
-        block = max(1, math.ceil(waited / DURABILITY / max(worked / block, 1e-9)))
+            save_cost, unsaved = time.perf_counter() - started, 0.0
+        # what is paid ahead is worth the wait for the disk; without a checkpoint so far, a killed run replays from its beginning
+        block = max(1, math.ceil((pay_cost + save_cost) / DURABILITY / max(worked / block, 1e-9)))
     recorded, planned = spending.since(first), recipe.planned_event(done)
     if recorded != planned:
         raise LedgerError(f"planned {planned}, but recorded {recorded}.")

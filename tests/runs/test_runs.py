@@ -171,13 +171,14 @@ def test_a_run_killed_at_any_moment_resumes_within_its_budget_to_the_same_model(
         files = (tmp_path / "killed" / "ledger.jsonl", tmp_path / "killed" / "checkpoint" / "progress.npz")
         return sum(file.stat().st_mtime_ns for file in files if file.exists())
 
-    for _ in range(60):
+    for patience in (0.0, 0.05, 0.3, 1.0, None):  # seconds after its first write until a process is killed; the last is not
         before = written()
         process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
-        while process.poll() is None and written() == before:
+        while patience is not None and process.poll() is None and written() == before:
             time.sleep(0.002)
-        time.sleep(float(rng.uniform(0.0, 0.4)))
-        process.kill()
+        if patience is not None:
+            time.sleep(patience * float(rng.uniform(0.5, 1.5)))
+            process.kill()
         _, errors = process.communicate()
         if process.returncode == 0:
             break
@@ -189,8 +190,6 @@ def test_a_run_killed_at_any_moment_resumes_within_its_budget_to_the_same_model(
         if checkpoint.exists():
             assert stat.S_IMODE(checkpoint.stat().st_mode) == 0o700
             assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in checkpoint.iterdir())
-    else:
-        pytest.fail("never finished")
     assert deaths >= 2
     killed = RunFolder.open(tmp_path / "killed")
     assert killed.ledger().event == whole.ledger().event

@@ -62,7 +62,10 @@ def test_every_way_to_take_norms_is_exact(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(outer, "TRAFFIC", traffic)
         monkeypatch.setattr(outer, "KEEP", keep)
         monkeypatch.setattr(outer, "SHARE", 0)
-        assert_exact(model, normal(5, 4, 5, 5))
+        for block in (1, 70, 10**9):  # a few examples at a time, also where that does not come out even
+            monkeypatch.setattr(outer, "BLOCK", block)
+            monkeypatch.setattr(outer, "CUT", 10**9 if block == 70 else block)
+            assert_exact(model, normal(5, 4, 5, 5))
 
 
 @few

@@ -152,7 +152,7 @@ def replayed(frame: Frame, own: list[str], places: list[int], cotangents: list[T
         if not _agree(value.reshape(wanted.shape), wanted):
             raise UnsupportedLayer(
                 f"{site.name or 'the model'} ({site.kind}) computes something else for one example than for a batch: its own "
-                "code draws random numbers, mixes examples or remembers. Move that into another module (nn.Dropout for F.dropout)."
+                "code draws random numbers, mixes examples or remembers. Put that into another module (nn.Dropout for F.dropout)."
             )
     return gradients
 

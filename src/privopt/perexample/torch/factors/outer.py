@@ -21,6 +21,7 @@ TRAFFIC = 24  # products that take as long as writing one number of a formed gra
 KEEP = 1 << 22  # numbers of formed gradients that may always be kept for the weighted sum
 SHARE = 2  # … or this many times the numbers of a and δ
 
+CUT = 1 << 18  # numbers of patches that are cut at a time: they fit a cache
 ALIGNED = 32  # bytes: a product that is added to memory aligned to less takes twice as long
 SMALL = 1 << 15  # numbers for which that does not matter
 
@@ -233,12 +234,13 @@ class Outer:
 
     def _step(self, term: Term) -> int:
         """Rows that are unfolded at a time."""
-        return max(1, BLOCK // max(1, term.source.shape[1] * term.source.shape[2]) // self.groups) * self.groups
+        return max(1, CUT // max(1, term.source.shape[1] * term.source.shape[2]) // self.groups) * self.groups
 
     def _norms_in_blocks(self) -> Tensor:
         """Form a few gradients, take their norms, forget them."""
         p, q = self._sides
-        step = max(1, min(BLOCK // max(1, p * q), *(self._step(term) for term in self.terms)))
+        step = min(BLOCK // max(1, p * q), *(self._step(term) for term in self.terms))
+        step = max(1, step // self.groups) * self.groups  # patches are cut for whole examples
         room = self.terms[0].gradients.new_empty(step, q, p)
         parts = []
         for start in range(0, self._rows, step):

@@ -43,27 +43,21 @@ class Patches:
         return patches.reshape(-1, patches.shape[1] // self.groups, patches.shape[2]).transpose(1, 2)
 
     def _cut(self, images: Tensor) -> Tensor:
-        if len(self.kernel) == 3:
-            return self._cut_3d(images)
         if prod(self.kernel) == prod(self.stride) == 1 and not any(self.padding):
             return images.flatten(2)
-        one = len(self.kernel) == 1
-        patches = F.unfold(
-            images.unsqueeze(2) if one else images,
-            (1, *self.kernel) if one else self.kernel,
-            dilation=(1, *self.dilation) if one else self.dilation,
-            padding=(0, *self.padding) if one else self.padding,
-            stride=(1, *self.stride) if one else self.stride,
+        padded = F.pad(images, [n for pad in reversed(self.padding) for n in (pad, pad)]).contiguous()
+        batch, channel, *steps = padded.stride()
+        view = padded.as_strided(  # every patch, without a copy; then one copy (faster than F.unfold)
+            (*padded.shape[:2], *self.kernel, *self.places),
+            (
+                batch,
+                channel,
+                *(step * n for step, n in zip(steps, self.dilation, strict=True)),
+                *(step * n for step, n in zip(steps, self.stride, strict=True)),
+            ),
+            padded.storage_offset(),
         )
-        return self._cropped(patches, images)
-
-    def _cropped(self, patches: Tensor, images: Tensor) -> Tensor:
-        if patches.shape[2] == prod(self.places):
-            return patches
-        patches = patches.view(*patches.shape[:2], *self._room(images))
-        for dim, places in enumerate(self.places, 2):
-            patches = patches.narrow(dim, 0, places)
-        return patches.flatten(2)
+        return view.reshape(padded.shape[0], padded.shape[1] * prod(self.kernel), -1)
 
     def _room(self, images: Tensor) -> list[int]:
         """How many patches there are; a transposed convolution's output padding can leave room for more than it has places."""
@@ -73,20 +67,6 @@ class Patches:
                 images.shape[2:], self.padding, self.dilation, self.kernel, self.stride, strict=True
             )
         ]
-
-    def _cut_3d(self, images: Tensor) -> Tensor:
-        padded = F.pad(images, [n for pad in reversed(self.padding) for n in (pad, pad)]).contiguous()
-        batch, channel, *steps = padded.stride()
-        view = padded.as_strided(
-            (*padded.shape[:2], *self.kernel, *self.places),
-            (
-                batch,
-                channel,
-                *(step * n for step, n in zip(steps, self.dilation, strict=True)),
-                *(step * n for step, n in zip(steps, self.stride, strict=True)),
-            ),
-        )
-        return view.reshape(padded.shape[0], padded.shape[1] * prod(self.kernel), -1)
 
     def take(self, index: Tensor) -> "Patches":
         return replace(self, images=self.images[torch.div(index[:: self.groups], self.groups, rounding_mode="floor")])
