@@ -75,7 +75,7 @@ def _clipped_sum(grads: PerExampleGrads, order: int, bound: float) -> Array:
 
     def weights(norms: Any) -> Any:
         xp = array_namespace(norms)
-        inside = xp.clip(bound / norms, max=1.0)  # 0/0, a zero vector under a zero bound, is NaN here
+        inside = bound / xp.clip(norms, min=bound)  # 0/0, a zero vector under a zero bound, is NaN here
         whole = bound > 0 and bool(xp.isfinite(xp.sum(norms)))
         return inside if whole else xp.where(xp.isfinite(norms) & (bound > 0), inside, xp.zeros_like(norms))
 

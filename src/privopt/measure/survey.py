@@ -58,8 +58,9 @@ def column_ranges(blocks: Blocks, size: int, columns: int, *, noise_multiplier: 
     histogram = _Votes(blocks, _magnitude, _MAGNITUDES, size, columns).ask(noise_multiplier, spending, rng)
     first, last, covered = _occupied(histogram, sigma, size)
     known = last >= first
-    doubtful = known & ~covered  # rows are missing: most likely they lie just outside
-    first, last = np.maximum(first - doubtful, 0), np.minimum(last + doubtful, _MAGNITUDES - 1)
+    doubtful = known & ~covered  # rows are missing: most likely they lie just outside; but next to 0 there is only 2^−30
+    first = np.maximum(first - (doubtful & (first != _ZERO)), 0)
+    last = np.minimum(last + (doubtful & (last != _ZERO)), _MAGNITUDES - 1)
     edges = _magnitude_edges()
     low, high = np.where(known, edges[0][first], -1.0), np.where(known, edges[1][last], 1.0)
     least_low, least_high = edges[1][first], edges[0][last]  # the outer powers of two hold rows: zooming in may not lose them

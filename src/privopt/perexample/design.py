@@ -5,6 +5,7 @@ coefficients, so the user's matrix is used as it is; sparse rows are never made 
 computed in double precision: in single precision, rounding a sum over many rows moves it by more than one row does.
 """
 
+import itertools
 from dataclasses import dataclass
 from functools import reduce
 
@@ -168,16 +169,25 @@ class _Csr:
         return product
 
     def norms(self, order: int, frame: Frame) -> Vector:
-        with np.errstate(all="ignore"):
-            sizes = np.abs(self._matrix.data) / (1.0 if frame.scale is None else frame.scale[self._matrix.indices])
-        row_of = np.repeat(np.arange(self.shape[0]), np.diff(self._matrix.indptr))
-        if order == 1:
-            return np.bincount(row_of, sizes, minlength=self.shape[0]).astype(float)  # an empty count has no weights' type
-        largest = np.zeros(self.shape[0])
-        np.maximum.at(largest, row_of, sizes)
-        unit = np.where(largest > 0, largest, 1.0)
-        with np.errstate(all="ignore"):
-            return unit * np.sqrt(np.bincount(row_of, (sizes / unit[row_of]) ** 2, minlength=self.shape[0]))
+        starts, size = self._matrix.indptr, self.shape[0]
+        total = np.zeros(size)
+        edges = np.searchsorted(starts, np.arange(0, int(starts[-1]) + CHUNK, CHUNK))
+        for first, after in itertools.pairwise(np.unique([0, *edges.clip(max=size), size])):
+            part = slice(starts[first], starts[after])
+            row_of = np.repeat(np.arange(after - first), np.diff(starts[first : after + 1]))
+            with np.errstate(all="ignore"):
+                sizes = np.abs(self._matrix.data[part]) / (
+                    1.0 if frame.scale is None else frame.scale[self._matrix.indices[part]]
+                )
+                largest = np.ones(after - first)
+                if order == 2:  # as in `_norms`
+                    largest[:] = 0.0
+                    np.maximum.at(largest, row_of, sizes)
+                    largest[largest == 0] = 1.0
+                    sizes = (sizes / largest[row_of]) ** 2
+                sums = np.bincount(row_of, sizes, minlength=after - first)
+                total[first:after] = sums if order == 1 else largest * np.sqrt(sums)
+        return total
 
 
 class _CsrRows:
