@@ -26,7 +26,7 @@ from privopt.nets import fit
 from privopt.postprocess.release import ReleaseRule, average
 from privopt.postprocess.schedules import Schedule, constant
 
-DELTA, TRAIN = 1e-5, 60000
+DELTA = 1e-5
 
 
 @dataclass(frozen=True)
