@@ -57,6 +57,15 @@ class OpacusLogistic:
             self.model, self.optimizer, self.loader = engine.make_private_with_epsilon(**budget, **parts)
         self._loss = torch.nn.BCEWithLogitsLoss()
 
+    def with_threads(self, threads: int | None, task: Callable[[], int]) -> int:
+        """Do something with so many torch threads, or as many as torch chooses."""
+        usual = self._torch.get_num_threads()
+        self._torch.set_num_threads(threads or usual)
+        try:
+            return task()
+        finally:
+            self._torch.set_num_threads(usual)
+
     def step(self, X: Any, y: Any) -> None:
         self.optimizer.zero_grad()
         self._loss(self.model(X), y).backward()
@@ -69,6 +78,12 @@ class OpacusLogistic:
             self.step(X, y)
             count += 1
         return count
+
+    def steps(self, batches: list[tuple[Any, Any]]) -> int:
+        """A step on each of these batches. Returns the steps."""
+        for X, y in batches:
+            self.step(X, y)
+        return len(batches)
 
     def batches(self, count: int) -> list[tuple[Any, Any]]:
         """Batches that are drawn and loaded already."""

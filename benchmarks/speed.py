@@ -95,23 +95,27 @@ def small_batch_step(size: Size) -> Iterator[Row]:
             contenders[storage + LOADED] = partial(_private, loaded, _Loaded(split, batch, steps))
         if peers.installed():
             peer = peers.OpacusLogistic(splits["dense"].X, sparse.y, batch_size=batch, learning_rate=0.1, clip_bound=1.0)
-            contenders["Opacus"] = partial(peer.epoch, steps)
-            contenders["Opacus" + LOADED] = partial(_peer_steps, peer, peer.batches(steps))
+            ready = peer.batches(steps)
+            for threads, setting in ((None, ""), (1, ", one thread")):
+                contenders[f"Opacus{setting}"] = partial(peer.with_threads, threads, partial(peer.epoch, steps))
+                contenders[f"Opacus{setting}{LOADED}"] = partial(peer.with_threads, threads, partial(peer.steps, ready))
         seconds = interleaved(contenders, max(2, size.blocks // 2))
         yield from _beside_opacus(f"DP-SGD step, {sparse.name}, expected batch {batch}", seconds)
 
 
 def _beside_opacus(section: str, seconds: dict[str, Array]) -> Iterator[Row]:
+    """Beside Opacus at its best: on busy cores its threads wait for each other, which says nothing about either library."""
     for name in (name for name in seconds if not name.startswith("Opacus")):
-        cost, peer = spread(seconds[name], " µs", 1e6), "Opacus" + (LOADED if name.endswith(LOADED) else "")
-        if peer not in seconds:
-            yield Row(section, name, cost, "≥ 10 × faster", None, "Opacus is not installed", {"seconds": middle(seconds[name])})
+        rivals = [rival for rival in seconds if rival.startswith("Opacus") and rival.endswith(LOADED) == name.endswith(LOADED)]
+        cost, numbers = spread(seconds[name], " µs", 1e6), {"seconds": middle(seconds[name])}
+        if not rivals:
+            yield Row(section, name, cost, "≥ 10 × faster", None, "Opacus is not installed", numbers)
             continue
-        ratio = seconds[peer] / seconds[name]
-        value, passed = f"{spread(ratio, ' ×')} faster", middle(ratio)[0] >= 10
-        numbers = {"ratio": middle(ratio), "seconds": middle(seconds[name]), "Opacus": middle(seconds[peer])}
-        note = f"{cost}; Opacus {spread(seconds[peer], ' µs', 1e6)}"
-        yield Row(section, name, value, "≥ 10 × faster", passed, note, numbers)
+        best = min(rivals, key=lambda rival: middle(seconds[rival])[0])
+        ratio = seconds[best] / seconds[name]
+        numbers |= {"ratio": middle(ratio), **{rival: middle(seconds[rival]) for rival in rivals}}
+        note = f"{cost}; {best.removesuffix(LOADED)} {spread(seconds[best], ' µs', 1e6)}"
+        yield Row(section, name, f"{spread(ratio, ' ×')} faster", "≥ 10 × faster", middle(ratio)[0] >= 10, note, numbers)
 
 
 class _Loaded:
@@ -155,12 +159,6 @@ def descended(recipe: Recipe, design: Design, targets: Array) -> Array:
     return parameters
 
 
-def _peer_steps(peer: peers.OpacusLogistic, batches: list[tuple[Any, Any]]) -> int:
-    for X, y in batches:
-        peer.step(X, y)
-    return len(batches)
-
-
 # ---------------------------------------------------------------- fits, imports, memory
 
 
@@ -171,10 +169,9 @@ def whole_fit(size: Size) -> Iterator[Row]:
     for split, bounds in ((sparse, None), (sparse, np.sqrt(14.0)), (dense, None), (dense, (0.0, 1.0))):
         fit = partial(LogisticRegression(epsilon=1.0, bounds=bounds).fit, split.X, split.y)
         seconds = [_timed(fit) for _ in range(size.fits)]
-        name = f"{split.name} {split.storage}, {'nothing' if bounds is None else 'bounds'} declared"
-        passed = middle(seconds)[0] < 2
+        name, found = f"{split.name} {split.storage}, {'nothing' if bounds is None else 'bounds'} declared", middle(seconds)
         yield Row(
-            "LogisticRegression(epsilon=1.0).fit", name, spread(seconds, " s"), "< 2 s", passed, "", {"seconds": middle(seconds)}
+            "LogisticRegression(epsilon=1.0).fit", name, spread(seconds, " s"), "< 2 s", found[0] < 2, "", {"seconds": found}
         )
 
 

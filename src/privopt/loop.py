@@ -19,7 +19,8 @@ from privopt.privacy.events import DpEvent, compose
 from privopt.privacy.ledger import Ledger, Run
 from privopt.recipe import Recipe
 
-DURABILITY = 0.01  # of a run's time, at most, goes into waiting for the disk
+DURABILITY = 0.005  # of the time of a block of rounds goes into paying for it, and as much into saving it
+FIRST = 1 / 16  # of the rounds are paid before it is known how long one takes
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def run(
     last = done + spending.affordable(events[done:])
     if last == 0:
         raise BudgetExceeded(f"not even one round fits into what is left of the ledger's budget: {spending.ledger.budget}.")
-    block, save_cost, unsaved = 1, 0.0, 0.0
+    block, save_cost, unsaved = math.ceil(FIRST * (last - done)), 0.0, 0.0
     while done < last:
         block = min(block, last - done)
         started = time.perf_counter()
@@ -103,7 +104,7 @@ def run(
             checkpoint.save(Progress(done, spending.position, parts, rng))
             save_cost, unsaved = time.perf_counter() - started, 0.0
         # what is paid ahead is worth the wait for the disk; without a checkpoint so far, a killed run replays from its beginning
-        block = max(1, math.ceil((pay_cost + save_cost) / DURABILITY / max(worked / block, 1e-9)))
+        block = max(1, math.ceil(max(pay_cost, save_cost) / DURABILITY / max(worked / block, 1e-9)))
     recorded, planned = spending.since(first), recipe.planned_event(done)
     if recorded != planned:
         raise LedgerError(f"planned {planned}, but recorded {recorded}.")
