@@ -62,11 +62,8 @@ def full_batch_step(size: Size) -> Iterator[Row]:
     for split in (data.a9a(size.rows).dense(), data.a9a(size.rows), data.imdb(size.rows)):
         design, oracle = _model(split)
         recipe = dp_adam(rounds=size.steps, noise_multiplier=10.0, clip_bound=0.5, learning_rate=0.01)
-        contenders = {
-            "private": partial(_private, recipe, oracle),
-            "not": partial(_not_private, recipe, design, split.y),
-        }
-        seconds = interleaved(contenders, size.blocks)
+        private, other = partial(_private, recipe, oracle), partial(_not_private, recipe, design, split.y)
+        seconds = interleaved({"private": private, "not": other}, size.blocks)
         ratio = seconds["private"] / seconds["not"]
         required = split.storage == "dense" or split.name.startswith("imdb")
         yield Row(
@@ -188,8 +185,7 @@ def imports(size: Size) -> Iterator[Row]:
     """`import privopt` in a fresh interpreter, beside an interpreter that imports nothing, and what it loads."""
     heavy = "print([name for name in ('torch', 'sklearn') if name in __import__('sys').modules])"
     for statement in IMPORTS:
-        contenders = {"import": partial(_python, statement), "bare": partial(_python, "pass")}
-        seconds = interleaved(contenders, size.imports)
+        seconds = interleaved({"import": partial(_python, statement), "bare": partial(_python, "pass")}, size.imports)
         order = [sys.executable, "-c", f"{statement}\n{heavy}"]
         loaded = subprocess.run(order, capture_output=True, text=True, check=True).stdout.strip()
         required = statement == "import privopt"
@@ -244,11 +240,8 @@ def durability(size: Size) -> Iterator[Row]:
         _, oracle = _model(split)
         recipe = dp_adam(rounds=10 * size.steps, noise_multiplier=10.0, clip_bound=0.5, learning_rate=0.01)
         waits: list[float] = []
-        contenders = {
-            "durable": partial(_durable, recipe, oracle, waits),
-            "in memory": partial(_private, recipe, oracle),
-        }
-        seconds = interleaved(contenders, size.fits)
+        durable, other = partial(_durable, recipe, oracle, waits), partial(_private, recipe, oracle)
+        seconds = interleaved({"durable": durable, "in memory": other}, size.fits)
         waited = np.array(waits[1:]) / (seconds["durable"] * recipe.rounds)
         extra = seconds["durable"] / seconds["in memory"] - 1
         section = f"durability: ledger and checkpoints, {split.name}, {recipe.rounds} rounds"

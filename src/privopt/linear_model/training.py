@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 import scipy.sparse as sp
+from threadpoolctl import threadpool_limits
 
 from privopt.checkpoint import Checkpoint
 from privopt.errors import InputError, PrivoptWarning
@@ -162,15 +163,17 @@ def train(
                 compose([before, ready.planned_event(done)]), budget.delta, budget.neighbours, accountant=settings.accountant
             ),
         )
-    result = run(
-        ready,
-        oracle,
-        np.zeros(oracle.dimension),
-        spending=spending,
-        rng=rng,
-        checkpoint=checkpoint,
-        progress=observer.advance if observer else None,
-    )
+    # one thread: a matrix times a vector waits for memory, not for cores, and a replay repeats its sums to the last bit
+    with threadpool_limits(1, user_api="blas"):
+        result = run(
+            ready,
+            oracle,
+            np.zeros(oracle.dimension),
+            spending=spending,
+            rng=rng,
+            checkpoint=checkpoint,
+            progress=observer.advance if observer else None,
+        )
     if result.stopped_early:
         warnings.warn(
             f"training stopped after {result.rounds} of {rounds} rounds, because the ledger's budget "
