@@ -27,10 +27,10 @@ def demo(out: Annotated[Path | None, typer.Option(help="The folder to make. Defa
     from sklearn.metrics import accuracy_score, roc_auc_score
 
     from privopt import datasets
-    from privopt.cli.progress import Bar
     from privopt.cli.show import shown
     from privopt.privacy.accountants import epsilon
     from privopt.privacy.events import compose
+    from privopt.progress import Bar
     from privopt.runs import train as runs
     from privopt.runs.order import Order
 

@@ -65,9 +65,9 @@ def train(
     from rich.console import Console
 
     from privopt import datasets
-    from privopt.cli.progress import Bar
     from privopt.cli.show import shown
     from privopt.linear_model.training import Settings
+    from privopt.progress import Bar
     from privopt.runs import train as runs
     from privopt.runs.order import Order
 

@@ -12,17 +12,18 @@ from torch.utils.data import TensorDataset
 
 from privopt.checkpoint import Checkpoint
 from privopt.errors import InputError
-from privopt.loop import run
-from privopt.measure.randomness import generator
+from privopt.loop import Result, run
+from privopt.measure.randomness import Rng, generator
 from privopt.nets.data import as_dataset, fingerprint, physical_batch_size
 from privopt.nets.plan import noise_for, schedule
 from privopt.perexample.torch import TorchOracle
 from privopt.postprocess.release import ReleaseRule, last
 from privopt.postprocess.schedules import Schedule
-from privopt.privacy.accountants import Accountant
+from privopt.privacy.accountants import Accountant, epsilon
 from privopt.privacy.budget import Budget
-from privopt.privacy.ledger import Ledger
+from privopt.privacy.ledger import Ledger, Run
 from privopt.privacy.statement import Privacy, Statement
+from privopt.progress import watched
 from privopt.recipe import Recipe
 from privopt.recipes import method as method_of
 
@@ -62,14 +63,15 @@ def fit(
     accountant: Accountant = "auto",
     ledger: Ledger | None = None,
     checkpoint: str | PathLike[str] | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: bool | Callable[[int], None] = True,
     seed: int | None = None,
 ) -> Fitted:
     """Train a model privately; the model itself is changed, and is an ordinary one afterwards.
 
     `loss(output, targets)` gives one value for each example, or is a loss module of torch, which is asked for that. `dataset` is
     a map-style dataset of (inputs, targets) or a pair of tensors. `options` go to the method's recipe (momentum_decay, ceiling,
-    ...). `checkpoint` names a folder from which a killed run goes on, bit for bit; it is as sensitive as the data.
+    ...). `checkpoint` names a folder from which a killed run goes on, bit for bit; it is as sensitive as the data. `progress`:
+    a bar, if standard error is a terminal; or False; or a function that is told how many rounds are done.
 
     **Guarantee** The released parameters are (ε, δ)-DP. Query: the sum of per-example gradients over a Poisson batch, each
     clipped to l2 norm `clip_bound`; Gaussian noise calibrated to the budget. Loss values are never shown.
@@ -110,20 +112,14 @@ def fit(
         settings = (method, planned, clip_bound, budget, options, rate if isinstance(rate, float) else "schedule", seed)
         store = Checkpoint(checkpoint, fingerprint(data, model, settings))
         name, rng = store.begin(name, rng)
-    mode = model.training
-    model.train()
-    oracle = _Oracle(model, loss, data, physical_batch_size, int(rng.integers(2**62)))
-    try:
-        if store is not None and (saved := store.load()) is not None:
-            oracle.calls = saved.round_
-        spending = ledger.run(name)
-        result = run(
-            recipe(noise), oracle, oracle.flat.vector.clone(), spending=spending, rng=rng, checkpoint=store, progress=progress
-        )
-        oracle.flat.assign(result.parameters)
-    finally:
-        oracle.flat.release()
-        model.train(mode)
+    spending, ready = ledger.run(name), recipe(noise)
+
+    def spent(done: int) -> float:
+        return epsilon(ready.planned_event(done), budget.delta, budget.neighbours, accountant=accountant)
+
+    with watched(progress, planned.rounds, spent) as told:
+        oracle_of = _oracle_of(model, loss, data, physical_batch_size)
+        result = trained(model, oracle_of, ready, spending=spending, rng=rng, checkpoint=store, progress=told)
     if store is not None:
         store.remove()
     statement = Statement(
@@ -145,22 +141,50 @@ def fit(
     return Fitted(model, Privacy(statement, ledger), result.rounds, result.stopped_early)
 
 
-class _Oracle:
-    """The model on its data, with dropout that a replay repeats: each call has random numbers of its own."""
+def trained(
+    model: nn.Module,
+    oracle_of: Callable[[], TorchOracle],
+    recipe: Recipe,
+    *,
+    spending: Run,
+    rng: Rng,
+    checkpoint: Checkpoint | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Result:
+    """Run a recipe on a model, which then has the parameters that were released."""
+    mode = model.training
+    model.train()
+    oracle = _Repeatable(oracle_of(), int(rng.integers(2**62)))
+    try:
+        if checkpoint is not None and (saved := checkpoint.load()) is not None:
+            oracle.calls = saved.round_
+        start = oracle.flat.vector.clone()
+        result = run(recipe, oracle, start, spending=spending, rng=rng, checkpoint=checkpoint, progress=progress)
+        oracle.flat.assign(result.parameters)
+    finally:
+        oracle.flat.release()
+        model.train(mode)
+    return result
 
-    def __init__(self, model: nn.Module, loss: Callable[..., Tensor], data: Any, chunk: int | None, seed: int) -> None:
+
+def _oracle_of(model: nn.Module, loss: Callable[..., Tensor], data: Any, chunk: int | None) -> Callable[[], TorchOracle]:
+    def made() -> TorchOracle:
         if isinstance(data, TensorDataset):
             inputs, targets = data.tensors
-            chunk = chunk or physical_batch_size(model, inputs)
-            self._oracle = TorchOracle(model, loss, inputs, targets, chunk=chunk)
-        else:
-            sample = torch.utils.data.default_collate([data[0]])
-            chunk = chunk or physical_batch_size(model, sample[0])
-            self._oracle = TorchOracle.of_dataset(model, loss, data, chunk=chunk)
-        self._seed = seed
+            return TorchOracle(model, loss, inputs, targets, chunk=chunk or physical_batch_size(model, inputs))
+        sample = torch.utils.data.default_collate([data[0]])
+        return TorchOracle.of_dataset(model, loss, data, chunk=chunk or physical_batch_size(model, sample[0]))
+
+    return made
+
+
+class _Repeatable:
+    """An oracle with dropout that a replay repeats: each call has random numbers of its own."""
+
+    def __init__(self, oracle: TorchOracle, seed: int) -> None:
+        self._oracle, self._seed = oracle, seed
         self.calls = 0
-        self.flat = self._oracle.flat
-        self.size = self._oracle.size
+        self.flat, self.size = oracle.flat, oracle.size
 
     def __call__(self, parameters: Any, rows: Any) -> Any:
         torch.manual_seed(int(np.random.SeedSequence([self._seed, self.calls]).generate_state(1)[0]))

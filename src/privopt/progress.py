@@ -1,0 +1,88 @@
+"""A progress bar: rounds, ε so far, the time left, and perhaps a loss on public data; nothing that depends on private data.
+
+rich is loaded when a bar is made, not before.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MARKS = 20  # how often ε is computed anew, at most; between two marks the bar shows the next one's, which is never too little
+SHARE = 0.02  # of the time may go into ε, and as much into the loss
+
+Loss = Callable[[], float]
+
+
+class Bar:
+    """Watches a training run; `public_loss` tells the loss on public data."""
+
+    def __init__(self, console: "Console", title: str, public_loss: Loss | None = None) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._progress = Progress(
+            TextColumn(title),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("rounds  ε ≤ {task.fields[epsilon]}{task.fields[loss]}"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self._public_loss = public_loss
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._progress.stop()
+
+    def start(self, rounds: int, spent: Callable[[int], float]) -> None:
+        """Training begins; `spent` tells ε after so many rounds."""
+        self._rounds, self._spent = rounds, spent
+        self._progress.start()
+        self._task = self._progress.add_task("", total=rounds, epsilon="…", loss="")
+        self._began = self._loss_due = time.monotonic()
+        self._mark = 0
+        self._until(max(1, round(rounds / MARKS)))
+        self._began = time.monotonic()
+
+    def advance(self, done: int) -> None:
+        """So many rounds are done."""
+        now = time.monotonic()
+        if done > self._mark:
+            pace = (now - self._began) / done
+            self._until(done + max(self._rounds / MARKS, self._cost / SHARE / max(pace, 1e-9)))
+        if self._public_loss is not None and (now >= self._loss_due or done == self._rounds):
+            value = self._public_loss()
+            self._loss_due = time.monotonic() + (time.monotonic() - now) / SHARE
+            self._progress.update(self._task, loss=f"  public loss {value:.4g}")
+        self._progress.update(self._task, completed=done)
+
+    def _until(self, mark: float) -> None:
+        """Show the ε of all rounds up to this mark."""
+        started = time.monotonic()
+        self._mark = min(self._rounds, round(mark))
+        self._progress.update(self._task, epsilon=f"{self._spent(self._mark):.3f}")
+        self._cost = time.monotonic() - started
+
+
+@contextmanager
+def watched(
+    progress: bool | Callable[[int], None], rounds: int, spent: Callable[[int], float], public_loss: Loss | None = None
+) -> Iterator[Callable[[int], None] | None]:
+    """What to tell the rounds that are done: the user's own function, or a bar if standard error is a terminal, or nobody."""
+    if callable(progress):
+        yield progress
+    elif progress and sys.stderr.isatty():
+        from rich.console import Console
+
+        with Bar(Console(stderr=True), "training", public_loss) as bar:
+            bar.start(rounds, spent)
+            yield bar.advance
+    else:
+        yield None
