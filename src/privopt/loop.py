@@ -11,13 +11,13 @@ from array_api_compat import array_namespace, device
 
 from privopt.checkpoint import Checkpoint, Progress
 from privopt.errors import BudgetExceeded, LedgerError
-from privopt.measure.queries import Trajectory
 from privopt.measure.randomness import Rng, generator
 from privopt.perexample.grads import Oracle
 from privopt.privacy.accountants import accountable
 from privopt.privacy.events import DpEvent, compose
 from privopt.privacy.ledger import Ledger, Run
 from privopt.recipe import Recipe
+from privopt.trajectory import Trajectory
 
 DURABILITY = 0.005  # of the time of a block of rounds goes into paying for it, and as much into saving it
 FIRST = 1 / 16  # of the rounds are paid before it is known how long one takes
@@ -64,12 +64,13 @@ def run(
     rng = rng or generator()
     at = Trajectory(parameters, parameters)
     memory, kept = recipe.update.start(parameters), recipe.release.start(parameters, recipe.rounds, rng)
+    side, carry = recipe.side.start(parameters), dict[str, Any]()
     first = spending.position
     done = 0
     if saved := checkpoint.load() if checkpoint else None:
         done, spending.position, rng = saved.round_, saved.paid, saved.rng
         at = Trajectory(**_like(parameters, saved.parts["at"]))
-        memory, kept = _like(parameters, saved.parts.get("memory", {})), _like(parameters, saved.parts["kept"])
+        memory, kept, side, carry = (_like(parameters, saved.parts.get(part, {})) for part in ("memory", "kept", "side", "carry"))
     rounds = recipe.release.rounds(kept, recipe.rounds)
     events = recipe.events(rounds)
     accountable(compose(events))
@@ -83,13 +84,16 @@ def run(
         spending.pay(events[done : done + block])
         paid = time.perf_counter()
         for _ in range(block):
-            noisy = recipe.measurement(done).measure(oracle, at, done, rng)  # the only line that meets private data
+            known, side = recipe.side.at(at.current, side, done)
+            at = at._replace(known=known)
+            noisy = recipe.measurement(done).measure(oracle, at, done, rng, carry)  # the only line that meets private data
             if noisy.event != events[done]:
                 raise LedgerError(f"round {done + 1} drew {noisy.event}, but {events[done]} was planned and paid.")
             direction = noisy.value
             if recipe.regularizer is not None:
                 direction = direction + recipe.regularizer.gradient(at.current)
-            step, memory = recipe.update.step(direction, memory, done)
+            step, memory = recipe.update.step(direction, memory, done, known)
+            side, carry = recipe.side.observe(noisy.value, side, done), noisy.carry
             at = Trajectory(at.current + step, at.current)
             kept = recipe.release.observe(kept, done, rounds, at.current)
             done += 1
@@ -100,7 +104,8 @@ def run(
         pay_cost = paid - started
         if checkpoint is not None and done < last and unsaved > max(pay_cost, save_cost) / DURABILITY:
             started = time.perf_counter()
-            parts = {"at": at._asdict(), "memory": memory, "kept": kept}
+            where = {"current": at.current, "previous": at.previous}
+            parts = {"at": where, "memory": memory, "kept": kept, "side": side, "carry": carry}
             checkpoint.save(Progress(done, spending.position, parts, rng))
             save_cost, unsaved = time.perf_counter() - started, 0.0
         # what is paid ahead is worth the wait for the disk; without a checkpoint so far, a killed run replays from its beginning

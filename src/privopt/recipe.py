@@ -1,21 +1,33 @@
 """Recipes: an algorithm is rounds, a schedule of measurements, an update rule and a release rule."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from privopt.errors import CompositionError
-from privopt.measure.measurement import Measurement
+from privopt.measure.measurement import Measuring
 from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import ReleaseRule, last
+from privopt.postprocess.side_information import SideInformation, nothing
 from privopt.postprocess.updates import UpdateRule
 from privopt.privacy.events import DpEvent, compose
 
-Plan = Callable[[int], Measurement]  # round → what is measured in it
+Plan = Callable[[int], Measuring]  # round → what is measured in it
 
 
-def always(measurement: Measurement) -> Plan:
+def always(measurement: Measuring) -> Plan:
     """The same measurement in every round."""
     return lambda round_: measurement
+
+
+def first(anchor: Measuring, *, then: Measuring) -> Plan:
+    """One measurement in the first round, another in all others."""
+    return every(sys.maxsize, anchor, otherwise=then)
+
+
+def every(period: int, anchor: Measuring, *, otherwise: Measuring) -> Plan:
+    """One measurement in rounds 0, period, 2 × period, …, another in all others."""
+    return lambda round_: otherwise if round_ % period else anchor
 
 
 @dataclass(frozen=True)
@@ -30,6 +42,7 @@ class Recipe:
     update: UpdateRule
     release: ReleaseRule = field(default_factory=last)
     regularizer: Regularizer | None = None
+    side: SideInformation = field(default_factory=nothing)
 
     def __post_init__(self) -> None:
         if self.rounds < 1:

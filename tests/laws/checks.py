@@ -9,18 +9,18 @@ from scipy import stats
 from privopt.measure.clips import Clip
 from privopt.measure.measurement import Measurement
 from privopt.measure.mechanisms import Mechanism
-from privopt.measure.queries import Trajectory
 from privopt.measure.randomness import Rng, generator
-from privopt.perexample.grads import Oracle, PerExampleGrads, Vector
+from privopt.perexample.grads import Oracle, PerExampleVectors, Vector
 from privopt.privacy.accountants import epsilon
 from privopt.privacy.budget import Neighbours
 from privopt.privacy.events import compose
+from privopt.trajectory import Known, Trajectory
 
 FALSE_ALARM = 1e-6  # of each statistical check; seeds are fixed, so a check that passed once passes always
-NOWHERE = Trajectory(np.zeros(1), np.zeros(1))
+NOWHERE = Trajectory(np.zeros(1), np.array([math.inf]), Known(scale=np.array([0.5])))
 
 
-def check_bounded(clip: Clip, with_all: PerExampleGrads, without: Iterable[PerExampleGrads], slack: float = 1e-9) -> None:
+def check_bounded(clip: Clip, with_all: PerExampleVectors, without: Iterable[PerExampleVectors], slack: float = 1e-9) -> None:
     """Law 1: removing one example moves the sum by at most the bound (and what rounding adds)."""
     total = clip.sum(with_all)
     assert np.isfinite(total).all()

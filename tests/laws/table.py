@@ -9,7 +9,7 @@ import numpy as np
 from privopt.measure.clips import Clip, l1, l2
 from privopt.measure.measurement import Measurement
 from privopt.measure.mechanisms import Mechanism, gamma_norm, gaussian, laplace
-from privopt.measure.queries import Query, gradient
+from privopt.measure.queries import Query, gradient, gradient_difference, preconditioned_gradient
 from privopt.measure.samplers import Sampler, disjoint_batches, fixed_size, full_batch, poisson
 from privopt.perexample.grads import Materialized, Rows, Vector
 from privopt.perexample.losses import Huber, Logistic, Loss, Multinomial, Squared
@@ -26,7 +26,11 @@ SAMPLERS: dict[str, Callable[[int], Sampler]] = {  # for so many rows
     "disjoint_batches": lambda size: disjoint_batches(3, key=5),  # a key is secret; here, tests repeat themselves
 }
 NEIGHBOURS: dict[str, Neighbours] = {name: "replace-one" if name == "fixed_size" else "add-remove" for name in SAMPLERS}
-QUERIES: dict[str, Query] = {"gradient": gradient()}
+QUERIES: dict[str, Query] = {
+    "gradient": gradient(),
+    "gradient_difference": gradient_difference(),
+    "preconditioned_gradient": preconditioned_gradient(),
+}
 CLIPS: dict[str, Callable[[float], Clip]] = {"l1": l1, "l2": l2}
 MECHANISMS: dict[str, Callable[[float], Mechanism]] = {"gaussian": gaussian, "laplace": laplace, "gamma_norm": gamma_norm}
 
@@ -69,7 +73,7 @@ def composed(names: tuple[str, str, str, str], size: int, *, bound: float, noise
 
 
 class Given:
-    """An oracle whose per-example vectors are given, wherever it is asked."""
+    """An oracle whose per-example vectors are given, wherever it is asked; infinitely far away they are 0."""
 
     def __init__(self, vectors: Vector) -> None:
         self._vectors = np.asarray(vectors)
@@ -79,7 +83,8 @@ class Given:
         return len(self._vectors)
 
     def __call__(self, parameters: Vector, rows: Rows) -> Materialized:
-        return Materialized(self._vectors if rows is None else self._vectors[rows])
+        vectors = self._vectors if rows is None else self._vectors[rows]
+        return Materialized(0 * vectors if np.isinf(parameters).any() else vectors)
 
 
 class Unreadable:

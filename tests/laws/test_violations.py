@@ -8,13 +8,14 @@ from typing import ClassVar, Literal
 import numpy as np
 import pytest
 
-from privopt.measure.clips import l1, l2
-from privopt.measure.measurement import Measurement, Noisy
+from privopt.measure.clips import Clip, l1, l2
+from privopt.measure.measurement import Carry, Measurement, Noisy
 from privopt.measure.mechanisms import Mechanism, gamma_norm, gaussian, laplace
-from privopt.measure.queries import Trajectory, gradient
+from privopt.measure.queries import gradient
 from privopt.measure.randomness import Rng
 from privopt.measure.samplers import full_batch, poisson
-from privopt.perexample.grads import Materialized, Oracle, PerExampleGrads, Rows, Vector
+from privopt.perexample.grads import Materialized, Oracle, PerExampleVectors, Rows, Vector
+from privopt.trajectory import Trajectory
 from tests.laws.checks import check_bounded, check_divisor, check_indistinguishable, check_noise
 from tests.laws.table import FITTING, Given, composed
 from tests.laws.test_measurements import FAR, neighbouring
@@ -27,14 +28,14 @@ LARGE = np.array([[30.0, 40.0], [0.1, 0.2], [-5.0, 0.0]])
 class understated(l2):  # noqa: N801
     """Clips to twice what it states."""
 
-    def sum(self, grads: PerExampleGrads) -> Vector:
+    def sum(self, grads: PerExampleVectors) -> Vector:
         return l2(2 * self.bound).sum(grads)
 
 
 class of_the_mean(l2):  # noqa: N801
     """Clips the sum of the batch instead of each example."""
 
-    def sum(self, grads: PerExampleGrads) -> Vector:
+    def sum(self, grads: PerExampleVectors) -> Vector:
         total = grads.weighted_sum(np.ones(len(grads.norms(2))))
         return total * min(1.0, len(grads.norms(2)) * self.bound / float(np.linalg.norm(total)))
 
@@ -42,14 +43,14 @@ class of_the_mean(l2):  # noqa: N801
 class of_another_norm(l1):  # noqa: N801
     """States an l1 bound, but clips in l2."""
 
-    def sum(self, grads: PerExampleGrads) -> Vector:
+    def sum(self, grads: PerExampleVectors) -> Vector:
         return l2(self.bound).sum(grads)
 
 
 class trusting(l2):  # noqa: N801
     """Believes that every number is a number."""
 
-    def sum(self, grads: PerExampleGrads) -> Vector:
+    def sum(self, grads: PerExampleVectors) -> Vector:
         with np.errstate(invalid="ignore"):
             return grads.weighted_sum(np.minimum(1.0, self.bound / grads.norms(2)))
 
@@ -61,7 +62,10 @@ class by_the_batch:  # noqa: N801
     bound: float
     order: ClassVar[Literal[1, 2]] = 2
 
-    def sum(self, grads: PerExampleGrads) -> Vector:
+    def at(self, trajectory: Trajectory) -> Clip:
+        return self
+
+    def sum(self, grads: PerExampleVectors) -> Vector:
         norms = grads.norms(2)
         return grads.weighted_sum(np.full(len(norms), self.bound / norms.max()))
 
@@ -183,7 +187,7 @@ def test_a_sample_that_was_not_drawn_is_found_from_outside() -> None:
 class ByDrawnSize(Measurement):
     """Divides by the number of rows that happened to be drawn."""
 
-    def measure(self, oracle: Oracle, at: Trajectory, round_: int, rng: Rng) -> Noisy:
+    def measure(self, oracle: Oracle, at: Trajectory, round_: int, rng: Rng, carry: Carry = {}) -> Noisy:  # noqa: B006
         rows = self.sampler.draw(oracle.size, round_, rng)
         sums = [term.weight * term.clip.sum(term.query(oracle, rows, at)) for term in self.terms]
         hidden = self.mechanism.release(sum(sums[1:], sums[0]), self.bound, rng)
@@ -210,9 +214,8 @@ def test_a_rounded_batch_size_is_found() -> None:
 class Forgetful(Measurement):
     """Noise relative to the first term only."""
 
-    @property
-    def bound(self) -> float:
-        return self.terms[0].bound
+    def hide(self, total: Vector, bound: float, size: int, round_: int, rng: Rng) -> Noisy:
+        return super().hide(total, self.terms[0].bound, size, round_, rng)
 
 
 def test_noise_that_forgets_a_term_is_found_from_outside() -> None:

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 from privopt.measure.clips import l1, l2
 from privopt.measure.measurement import Measurement
 from privopt.measure.mechanisms import gamma_norm, gaussian, laplace
-from privopt.measure.queries import Trajectory, gradient
+from privopt.measure.queries import gradient
 from privopt.measure.randomness import generator
 from privopt.measure.samplers import full_batch, poisson
 from privopt.perexample.grads import Materialized, Rows, Vector
 from privopt.privacy.events import GaussianDpEvent, LaplaceDpEvent, NonPrivateDpEvent, PoissonSampledDpEvent, PureDpEvent
+from privopt.trajectory import Trajectory
 from tests.laws.table import MECHANISMS, Given
 
 

@@ -17,7 +17,7 @@ from privopt.measure.clips import l2
 from privopt.measure.measurement import Measurement
 from privopt.measure.mechanisms import gaussian
 from privopt.measure.open_round import OpenRound
-from privopt.measure.queries import Trajectory, gradient
+from privopt.measure.queries import gradient
 from privopt.measure.randomness import generator
 from privopt.measure.samplers import poisson
 from privopt.measure.torch_randomness import normal
@@ -26,6 +26,7 @@ from privopt.perexample.torch import TorchOracle
 from privopt.privacy.events import PoissonSampledDpEvent, atoms
 from privopt.recipe import Recipe
 from privopt.recipes import dp_adam, dp_rmsprop, dp_sgd
+from privopt.trajectory import Trajectory
 
 BUDGET = Budget(3.0, 1e-5)
 

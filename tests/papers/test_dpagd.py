@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from privopt.loop import run
+from privopt.measure.measurement import Measurement
 from privopt.measure.randomness import generator
 from privopt.measure.samplers import fixed_size, full_batch, poisson
 from privopt.perexample.design import Design, Frame
@@ -213,4 +214,6 @@ def test_a_regulariser_is_added_after_the_noise_and_is_not_clipped() -> None:
 
 def test_full_batch_is_the_default_sampling() -> None:
     plain = dp_sgd(rounds=3, noise_multiplier=1.0, clip_bound=1.0, learning_rate=0.1)
-    assert plain.measurement(0).sampler == full_batch()
+    measurement = plain.measurement(0)
+    assert isinstance(measurement, Measurement)
+    assert measurement.sampler == full_batch()

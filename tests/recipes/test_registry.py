@@ -38,7 +38,9 @@ def test_a_recipe_of_t_rounds_plans_t_gaussians(name: str) -> None:
     assert recipe.planned_event() == SelfComposedDpEvent(GaussianDpEvent(3.0), 9)
     assert recipe.planned_event(4) == SelfComposedDpEvent(GaussianDpEvent(3.0), 4)
     assert recipe.planned_event(0) == NoOpDpEvent()
-    assert recipe.measurement(5).bound == 1.0
+    measurement = recipe.measurement(5)
+    assert isinstance(measurement, Measurement)
+    assert measurement.bound == 1.0
 
 
 def test_a_recipe_may_measure_something_else_in_each_round() -> None:

@@ -20,7 +20,7 @@ import scipy.sparse as sp
 from privopt import datasets
 from privopt.datasets import Categorical, Numeric, Schema
 from privopt.errors import BudgetExceeded, InputError, LedgerError, PrivoptWarning
-from privopt.linear_model.training import Settings
+from privopt.linear_model.problem import Settings
 from privopt.privacy.events import FailureDpEvent, NoOpDpEvent, atoms
 from privopt.privacy.ledger import Ledger
 from privopt.runs import train as runs

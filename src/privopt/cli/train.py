@@ -66,7 +66,7 @@ def train(
 
     from privopt import datasets
     from privopt.cli.show import shown
-    from privopt.linear_model.training import Settings
+    from privopt.linear_model.problem import Settings
     from privopt.progress import Bar
     from privopt.runs import train as runs
     from privopt.runs.order import Order

@@ -1,7 +1,7 @@
 """What the estimators share: parameters that are only stored, checks, and the call of `train`."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,8 +9,9 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from privopt.errors import PrivoptWarning
+from privopt.linear_model.problem import Penalty, Settings
 from privopt.linear_model.scaling import Bounds
-from privopt.linear_model.training import Penalty, Settings, Trained, drowned, train
+from privopt.linear_model.training import Trained, drowned, train
 from privopt.measure.randomness import generator
 from privopt.perexample.grads import Vector
 from privopt.perexample.losses import Loss
@@ -38,6 +39,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         alpha: float = 0.0,
         penalty: Penalty = "ridge",
         fit_intercept: bool = True,
+        options: Mapping[str, Any] | None = None,
         accountant: Accountant = "auto",
         ledger: Ledger | None = None,
         random_state: int | np.random.RandomState | None = None,
@@ -54,6 +56,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         self.alpha = alpha
         self.penalty = penalty
         self.fit_intercept = fit_intercept
+        self.options = options
         self.accountant = accountant
         self.ledger = ledger
         self.random_state = random_state
@@ -85,7 +88,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
 
     def _settings(self) -> Settings:
         names = Settings.__dataclass_fields__
-        return Settings(**{name: value for name, value in self.get_params(deep=False).items() if name in names})
+        given = {name: value for name, value in self.get_params(deep=False).items() if name in names}
+        return Settings(**{**given, "options": dict(self.options or {})})
 
     def _validated(self, X: Any, y: Any) -> tuple[Any, Any]:
         return validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=False)

@@ -84,8 +84,12 @@ def default_steps(
     rounds: int,
     noise_multiplier: float,
     clip_bound: float | None = None,
+    learning_rate: float | None = None,
 ) -> Steps:
-    """The rule of this module; `width` counts coefficients per output, `row_norm` is a typical row's, both with intercept."""
+    """The rule of this module; `width` counts coefficients per output, `row_norm` is a typical row's, both with intercept.
+
+    A clip bound or learning rate that is given is taken as it is.
+    """
     kind = shape(loss)
     quality = batch * math.sqrt(rounds) / (max(noise_multiplier, 1e-12) * width)
     limited = 1 / math.sqrt(1 / quality**2 + width / min(size, batch * rounds))
@@ -98,10 +102,10 @@ def default_steps(
         noise = math.hypot(noise, kind.residual * row_norm / math.sqrt(batch * width))
     rate = shake / (row_norm * math.sqrt(rounds))
     if method in ("dp-adam", "dp-rmsprop"):
-        return Steps(clip_bound, rate, {"stability": 1e-3 * noise, "release": average("last half")})
+        return Steps(clip_bound, learning_rate or rate, {"stability": 1e-3 * noise, "release": average("last half")})
     cap = 1 / (kind.curvature * row_norm**2)
     descent = rate / max(noise, 1e-300)
     if method == "dp-gd":
-        return Steps(clip_bound, min(descent, cap), {"release": last()})
+        return Steps(clip_bound, learning_rate or min(descent, cap), {"release": last()})
     rolling = {"momentum_decay": MOMENTUM, "release": average("last half")}
-    return Steps(clip_bound, min(descent * (1 - MOMENTUM), cap), rolling)
+    return Steps(clip_bound, learning_rate or min(descent * (1 - MOMENTUM), cap), rolling)

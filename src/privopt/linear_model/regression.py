@@ -1,5 +1,6 @@
 """Private linear regression: ridge and Huber."""
 
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -7,8 +8,8 @@ from sklearn.base import RegressorMixin
 
 from privopt.errors import InputError
 from privopt.linear_model.base import PrivateLinearModel
+from privopt.linear_model.problem import Penalty
 from privopt.linear_model.scaling import Bounds
-from privopt.linear_model.training import Penalty
 from privopt.perexample.grads import Vector
 from privopt.perexample.losses import Huber, Loss, Squared
 from privopt.privacy.accountants import Accountant
@@ -35,6 +36,7 @@ class _Regressor(RegressorMixin, PrivateLinearModel):  # type: ignore[misc]  # s
         alpha: float = 0.0,
         penalty: Penalty = "ridge",
         fit_intercept: bool = True,
+        options: Mapping[str, Any] | None = None,
         accountant: Accountant = "auto",
         ledger: Ledger | None = None,
         random_state: int | np.random.RandomState | None = None,
@@ -52,6 +54,7 @@ class _Regressor(RegressorMixin, PrivateLinearModel):  # type: ignore[misc]  # s
             alpha=alpha,
             penalty=penalty,
             fit_intercept=fit_intercept,
+            options=options,
             accountant=accountant,
             ledger=ledger,
             random_state=random_state,
@@ -132,6 +135,7 @@ class HuberRegressor(_Regressor):
         alpha: float = 0.0,
         penalty: Penalty = "ridge",
         fit_intercept: bool = True,
+        options: Mapping[str, Any] | None = None,
         accountant: Accountant = "auto",
         ledger: Ledger | None = None,
         random_state: int | np.random.RandomState | None = None,
@@ -149,6 +153,7 @@ class HuberRegressor(_Regressor):
             alpha=alpha,
             penalty=penalty,
             fit_intercept=fit_intercept,
+            options=options,
             accountant=accountant,
             ledger=ledger,
             random_state=random_state,

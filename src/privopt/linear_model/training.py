@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 import scipy.sparse as sp
@@ -12,44 +12,25 @@ from threadpoolctl import threadpool_limits
 
 from privopt.checkpoint import Checkpoint
 from privopt.errors import InputError, PrivoptWarning
-from privopt.linear_model.defaults import INTERCEPT, default_rounds, default_steps
-from privopt.linear_model.scaling import Bounds, scales
+from privopt.linear_model.defaults import INTERCEPT
+from privopt.linear_model.methods import plan
+from privopt.linear_model.problem import Problem, Settings
+from privopt.linear_model.scaling import scales
 from privopt.loop import run
 from privopt.measure.randomness import Rng
-from privopt.measure.samplers import Sampler, poisson
 from privopt.perexample.design import Design
 from privopt.perexample.grads import Vector
 from privopt.perexample.linear import LinearOracle
 from privopt.perexample.losses import Loss
-from privopt.postprocess.regularizers import Regularizer, nonconvex, ridge
-from privopt.privacy.accountants import Accountant, epsilon
+from privopt.privacy.accountants import epsilon
 from privopt.privacy.budget import Budget
 from privopt.privacy.calibrate import calibrate
 from privopt.privacy.events import GaussianDpEvent, compose
 from privopt.privacy.ledger import Run
 from privopt.privacy.statement import Statement
-from privopt.recipe import Recipe
 from privopt.recipes import method as method_of
 
-Penalty = Literal["ridge", "nonconvex"]
 HOPELESS = 0.5  # noise on one averaged gradient, in clip bounds, that leaves nothing to learn from
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a user may say; `None` is left to the rule in `defaults`."""
-
-    method: str = "dp-adam"
-    clip_bound: float | None = None
-    rounds: int | None = None
-    batch_size: int | None = None
-    learning_rate: float | None = None
-    bounds: Bounds = None
-    target_bounds: tuple[float, float] | None = None
-    fit_intercept: bool = True
-    alpha: float = 0.0
-    penalty: Penalty = "ridge"
-    accountant: Accountant = "auto"
 
 
 @dataclass(frozen=True)
@@ -108,7 +89,6 @@ def train(
             PrivoptWarning,
             stacklevel=3,
         )
-    recipe_of = method_of(settings.method).recipe
     found = scales(
         matrix,
         targets if regression else None,
@@ -125,40 +105,21 @@ def train(
     design = Design(matrix, found.frame)
     oracle = LinearOracle(design, (targets - shift) / unit if regression else targets, fitted)
 
-    batch = float(min(settings.batch_size or size, size))
-    sampling: dict[str, Sampler] = {"sampling": poisson(batch / size)} if batch < size else {}
     before = spending.since(0)
-    alone = calibrate(GaussianDpEvent, budget, spent=before, accountant=settings.accountant)
-    rounds = settings.rounds or default_rounds(settings.method, size=size, batch=batch, alone=alone)
-    row_norm = found.row_norm * (math.hypot(1.0, INTERCEPT) if settings.fit_intercept else 1.0)
-
-    def recipe(noise_multiplier: float) -> Recipe:
-        steps = default_steps(
-            settings.method,
-            fitted,
-            size=size,
-            batch=batch,
-            width=design.width,
-            row_norm=row_norm,
-            rounds=rounds,
-            noise_multiplier=noise_multiplier,
-            clip_bound=settings.clip_bound,
-        )
-        return recipe_of(
-            rounds=rounds,
-            noise_multiplier=noise_multiplier,
-            clip_bound=steps.clip_bound,
-            learning_rate=settings.learning_rate or steps.learning_rate,
-            regularizer=_regularizer(settings, fitted.outputs, design.width),
-            **sampling,
-            **steps.options,
-        )
-
-    noise = calibrate(lambda z: recipe(z).planned_event(), budget, spent=before, accountant=settings.accountant)
-    ready = recipe(noise)
+    problem = Problem(
+        settings=settings,
+        loss=fitted,
+        size=size,
+        width=design.width,
+        row_norm=found.row_norm * (math.hypot(1.0, INTERCEPT) if settings.fit_intercept else 1.0),
+        alone=calibrate(GaussianDpEvent, budget, spent=before, accountant=settings.accountant),
+    )
+    planned = plan(problem)
+    noise = calibrate(lambda z: planned.recipe(z).planned_event(), budget, spent=before, accountant=settings.accountant)
+    ready = planned.recipe(noise)
     if observer is not None:
         observer.start(
-            rounds,
+            ready.rounds,
             lambda done: epsilon(
                 compose([before, ready.planned_event(done)]), budget.delta, budget.neighbours, accountant=settings.accountant
             ),
@@ -176,13 +137,12 @@ def train(
         )
     if result.stopped_early:
         warnings.warn(
-            f"training stopped after {result.rounds} of {rounds} rounds, because the ledger's budget "
+            f"training stopped after {result.rounds} of {ready.rounds} rounds, because the ledger's budget "
             f"({spending.ledger.budget}) holds no more. The model so far is kept.",
             PrivoptWarning,
             stacklevel=2,
         )
     slopes, intercepts = found.frame.unfold(result.parameters.reshape(fitted.outputs, -1))
-    clip_bound = ready.measurement(0).terms[0].clip.bound
     statement = Statement(
         budget=budget,
         event=spending.since(0),
@@ -198,10 +158,8 @@ def train(
         settings={
             "method": settings.method,
             "rounds": result.rounds,
-            "batch size": "all rows" if batch == size else int(batch),
             "noise multiplier": noise,
-            "clip bound": clip_bound,
-            "learning rate": ready.update.learning_rate,  # type: ignore[attr-defined]
+            **planned.settings(noise),
             "typical row norm": found.row_norm,
             "regulariser": f"{settings.penalty} {settings.alpha:g}" if settings.alpha else "none",
         },
@@ -241,13 +199,3 @@ def drowned(size: int, width: int, budget: Budget) -> str | None:
         f"{size} rows are too few for {width} coefficients at epsilon = {budget.epsilon:.3g}: the noise would drown the model. "
         f"epsilon ≥ {enough:.2g}, or {math.ceil(size * noise / HOPELESS)} rows, or fewer columns would help."
     )
-
-
-def _regularizer(settings: Settings, outputs: int, width: int) -> Regularizer | None:
-    if not settings.alpha:
-        return None
-    mask = np.ones((outputs, width))
-    if settings.fit_intercept:
-        mask[:, -1] = 0.0
-    kind = ridge if settings.penalty == "ridge" else nonconvex
-    return kind(settings.alpha, mask.ravel())

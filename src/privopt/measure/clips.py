@@ -12,7 +12,8 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from privopt.errors import CompositionError
-from privopt.perexample.grads import Array, PerExampleGrads
+from privopt.perexample.grads import Array, PerExampleVectors
+from privopt.trajectory import Trajectory
 
 
 class Clip(Protocol):
@@ -28,7 +29,11 @@ class Clip(Protocol):
         """The bound."""
         ...
 
-    def sum(self, grads: PerExampleGrads) -> Array:
+    def at(self, trajectory: Trajectory) -> "Clip":
+        """The clip of a round: its bound is a number, which may depend on where the public iterates are."""
+        ...
+
+    def sum(self, grads: PerExampleVectors) -> Array:
         """The sum of the clipped vectors."""
         ...
 
@@ -47,7 +52,10 @@ class l2:  # noqa: N801  # a constructor that reads as a phrase
     def __post_init__(self) -> None:
         _check(self.bound)
 
-    def sum(self, grads: PerExampleGrads) -> Array:
+    def at(self, trajectory: Trajectory) -> "l2":
+        return self
+
+    def sum(self, grads: PerExampleVectors) -> Array:
         return _clipped_sum(grads, self.order, self.bound)
 
 
@@ -61,8 +69,40 @@ class l1:  # noqa: N801
     def __post_init__(self) -> None:
         _check(self.bound)
 
-    def sum(self, grads: PerExampleGrads) -> Array:
+    def at(self, trajectory: Trajectory) -> "l1":
+        return self
+
+    def sum(self, grads: PerExampleVectors) -> Array:
         return _clipped_sum(grads, self.order, self.bound)
+
+
+@dataclass(frozen=True)
+class l2_moved:  # noqa: N801
+    """Clip to `rate` × the distance between the two last iterates: for differences of gradients.
+
+    For a loss whose gradient is `rate`-Lipschitz nothing is cut. **Guarantee** as `l2`: the iterates are public, so the bound of
+    a round depends on no example of it.
+
+    >>> l2_moved(2.0).at(Trajectory(np.array([3.0, 4.0]), np.zeros(2))).bound
+    10.0
+    """
+
+    rate: float
+    order: ClassVar[Literal[1, 2]] = 2
+
+    def __post_init__(self) -> None:
+        _check(self.rate)
+
+    @property
+    def bound(self) -> float:
+        return math.inf  # until it is known how far the iterate moved
+
+    def at(self, trajectory: Trajectory) -> l2:
+        xp = array_namespace(trajectory.current)
+        return l2(self.rate * float(xp.linalg.vector_norm(trajectory.current - trajectory.previous)))
+
+    def sum(self, grads: PerExampleVectors) -> Array:
+        raise CompositionError("l2_moved bounds nothing before it is known how far the iterate moved: use .at(trajectory).")
 
 
 def _check(bound: float) -> None:
@@ -70,7 +110,7 @@ def _check(bound: float) -> None:
         raise CompositionError(f"a clip bound is a finite number ≥ 0, not {bound}.")
 
 
-def _clipped_sum(grads: PerExampleGrads, order: int, bound: float) -> Array:
+def _clipped_sum(grads: PerExampleVectors, order: int, bound: float) -> Array:
     """Σ gᵢ · min(1, C/‖gᵢ‖). A vector that is not finite has weight 0."""
 
     def weights(norms: Any) -> Any:

@@ -2,22 +2,38 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from privopt.errors import CompositionError
 from privopt.measure.mechanisms import Mechanism
-from privopt.measure.queries import Term, Trajectory
+from privopt.measure.queries import Term
 from privopt.measure.randomness import Rng
 from privopt.measure.samplers import Sampler
-from privopt.perexample.grads import Array, Oracle
+from privopt.perexample.grads import Array, Oracle, PerExampleGrads, Rows
 from privopt.privacy.events import DpEvent
+from privopt.trajectory import Trajectory
+
+Carry = dict[str, Any]  # arrays and numbers by name
 
 
 class Noisy(NamedTuple):
-    """An answer that may be used freely, and the event that pays for it."""
+    """An answer that may be used freely, the event that pays for it, and what the private side keeps for its next round."""
 
     value: Array
     event: DpEvent
+    carry: Carry = {}  # noqa: RUF012  # never changed; it may be secret (a noisy threshold), so no update rule is given it
+
+
+class Measuring(Protocol):
+    """What a round asks. A `Measurement`, or an answer of another kind: a solution that is stable, a noisy choice."""
+
+    def event(self, round_: int) -> DpEvent:
+        """What this round will cost: known before any data are read."""
+        ...
+
+    def measure(self, oracle: Oracle, at: Trajectory, round_: int, rng: Rng, carry: Carry = ...) -> Noisy:
+        """The answer; `carry` is what the round before kept."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -62,14 +78,28 @@ class Measurement:
         """What this round will cost: known before any data are read."""
         return self.sampler.amplify(self.mechanism.event, round_)
 
-    def measure(self, oracle: Oracle, at: Trajectory, round_: int, rng: Rng) -> Noisy:
+    def measure(self, oracle: Oracle, at: Trajectory, round_: int, rng: Rng, carry: Carry = {}) -> Noisy:  # noqa: B006
         """Ask, clip, sum, hide: the only function that meets private data."""
         rows = self.sampler.draw(oracle.size, round_, rng)
-        sums = [term.weight * term.clip.sum(term.query(oracle, rows, at)) for term in self.terms]
-        return self.hide(sum(sums[1:], sums[0]), oracle.size, round_, rng)
+        terms = [term.at(at) for term in self.terms]
+        asked = oracle if len(terms) == 1 else _Once(oracle)
+        sums = [term.weight * term.clip.sum(term.query(asked, rows, at)) for term in terms]
+        return self.hide(sum(sums[1:], sums[0]), sum(term.bound for term in terms), oracle.size, round_, rng)
 
-    def hide(self, total: Array, size: int, round_: int, rng: Rng) -> Noisy:
+    def hide(self, total: Array, bound: float, size: int, round_: int, rng: Rng) -> Noisy:
         """The noisy mean of a round whose clipped sum is known, when `size` examples could have taken part."""
-        hidden = self.mechanism.release(total, self.bound, rng)
+        hidden = self.mechanism.release(total, bound, rng)
         hidden /= self.sampler.expected(size)
         return Noisy(hidden, self.event(round_))
+
+
+class _Once:
+    """An oracle that visits each point once, when several terms of a round ask for the same rows there."""
+
+    def __init__(self, oracle: Oracle) -> None:
+        self._oracle, self._visited, self.size = oracle, dict[int, PerExampleGrads](), oracle.size
+
+    def __call__(self, parameters: Array, rows: Rows) -> PerExampleGrads:
+        if id(parameters) not in self._visited:
+            self._visited[id(parameters)] = self._oracle(parameters, rows)
+        return self._visited[id(parameters)]

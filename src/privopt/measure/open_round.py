@@ -36,4 +36,4 @@ class OpenRound:
 
     def finish(self) -> Noisy:
         """Hide the sum."""
-        return self._measurement.hide(self._total, self._size, self._round, self._rng)
+        return self._measurement.hide(self._total, self._measurement.bound, self._size, self._round, self._rng)

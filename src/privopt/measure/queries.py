@@ -1,23 +1,18 @@
 """Queries: one vector per example, asked at points that are already public."""
 
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Protocol
 
+from privopt.errors import CompositionError
 from privopt.measure.clips import Clip
-from privopt.perexample.grads import Array, Oracle, PerExampleGrads, Rows
-
-
-class Trajectory(NamedTuple):
-    """What is public when a round begins: where the iterate is and where it was."""
-
-    current: Array
-    previous: Array
+from privopt.perexample.grads import Oracle, PerExampleVectors, Rows
+from privopt.trajectory import Trajectory
 
 
 class Query(Protocol):
     """What is asked of each example."""
 
-    def __call__(self, oracle: Oracle, rows: Rows, at: Trajectory) -> PerExampleGrads:
+    def __call__(self, oracle: Oracle, rows: Rows, at: Trajectory) -> PerExampleVectors:
         """The vectors of these rows."""
         ...
 
@@ -41,9 +36,18 @@ class Term:
     def bound(self) -> float:
         return abs(self.weight) * self.clip.bound
 
+    def at(self, trajectory: Trajectory) -> "Term":
+        """The term of a round, whose bound is a number."""
+        return Term(self.weight, self.query, self.clip.at(trajectory))
+
+
+class _Clippable:
+    def __matmul__(self, clip: Clip) -> Term:
+        return Term(1.0, self, clip)  # type: ignore[arg-type]  # the kinds below are queries
+
 
 @dataclass(frozen=True)
-class gradient:  # noqa: N801  # a constructor that reads as a phrase
+class gradient(_Clippable):  # noqa: N801  # a constructor that reads as a phrase
     """The gradient of each example's loss at the current iterate.
 
     >>> from privopt.measure.clips import l2
@@ -51,8 +55,32 @@ class gradient:  # noqa: N801  # a constructor that reads as a phrase
     1.0
     """
 
-    def __call__(self, oracle: Oracle, rows: Rows, at: Trajectory) -> PerExampleGrads:
+    def __call__(self, oracle: Oracle, rows: Rows, at: Trajectory) -> PerExampleVectors:
         return oracle(at.current, rows)
 
-    def __matmul__(self, clip: Clip) -> Term:
-        return Term(1.0, self, clip)
+
+@dataclass(frozen=True)
+class gradient_difference(_Clippable):  # noqa: N801
+    """∇fᵢ(θ) − ∇fᵢ(θ′), of the same examples at the current iterate and at the one before."""
+
+    def __call__(self, oracle: Oracle, rows: Rows, at: Trajectory) -> PerExampleVectors:
+        return oracle(at.current, rows).minus(oracle(at.previous, rows))
+
+
+@dataclass(frozen=True)
+class preconditioned_gradient(_Clippable):  # noqa: N801
+    """(β ∇fᵢ(θ) + (1 − β) M)/A, with the scale A and the momentum M of public side information; ∇fᵢ(θ) where there is none.
+
+    A and M are the same for all examples and depend on none of them, so a clip of the result bounds what one example does.
+    """
+
+    weight: float = field(default=1.0)  # β
+
+    def __call__(self, oracle: Oracle, rows: Rows, at: Trajectory) -> PerExampleVectors:
+        grads, (_, scale, momentum) = oracle(at.current, rows), at.known
+        if scale is None:
+            return grads
+        if self.weight != 1 and momentum is None:
+            raise CompositionError(f"preconditioned_gradient({self.weight}) mixes in a public momentum, but none is known.")
+        grads = grads.scaled(self.weight / scale)
+        return grads if self.weight == 1 else grads.shifted(momentum / scale, 1 - self.weight)

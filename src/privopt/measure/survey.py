@@ -15,12 +15,13 @@ from scipy.stats import norm
 from privopt.measure.clips import Clip, l2
 from privopt.measure.measurement import Measurement
 from privopt.measure.mechanisms import gaussian
-from privopt.measure.queries import Term, Trajectory
+from privopt.measure.queries import Term
 from privopt.measure.randomness import Rng
 from privopt.measure.samplers import full_batch
-from privopt.perexample.grads import Oracle, PerExampleGrads, Rows, Rule, Vector
+from privopt.perexample.grads import Oracle, PerExampleVectors, Rows, Rule, Vector
 from privopt.privacy.events import FailureDpEvent
 from privopt.privacy.ledger import Run
+from privopt.trajectory import Trajectory
 
 TAIL = 0.01  # of the rows may lie outside a range
 COVERED = 0.9  # of the rows have to be seen for a range to be believed
@@ -163,13 +164,13 @@ class _Votes:
         measurement = Measurement(full_batch(), [votes], gaussian(noise_multiplier))
         spending.pay([measurement.event(0)])
         nowhere = np.zeros(0)
-        noisy = measurement.measure(self, Trajectory(nowhere, nowhere), 0, rng)
+        noisy = measurement.measure(self, Trajectory(nowhere, nowhere), 0, rng)  # type: ignore[arg-type]  # votes, not gradients
         return (noisy.value * self.size).reshape(self.columns, self._bins)
 
 
 @dataclass(frozen=True)
 class _votes:  # noqa: N801  # a query that reads as a phrase
-    def __call__(self, oracle: Oracle, rows: Rows, at: Trajectory) -> PerExampleGrads:
+    def __call__(self, oracle: Oracle, rows: Rows, at: Trajectory) -> PerExampleVectors:
         return oracle(at.current, rows)
 
     def __matmul__(self, clip: Clip) -> Term:

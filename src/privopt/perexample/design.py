@@ -66,14 +66,20 @@ class Design:
         than a millionth of the centre: its weight is then bounded, and with it what it can round away.
         """
         if order not in self._norms:
-            norms = self._matrix.norms(order, self.frame)
-            parts = [norms, np.full(len(norms), abs(self.frame.intercept))]
-            if self.frame.centre is not None:
-                shift = self.frame.centre if self.frame.scale is None else self.frame.centre / self.frame.scale
-                parts.append(np.full(len(norms), 1e-6 * np.linalg.norm(shift, ord=order)))
-            whole = reduce(np.hypot if order == 2 else np.add, parts)
-            self._norms[order] = np.where(self._unusable, np.inf, whole)
+            self._norms[order] = self.framed_norms(self._matrix, None, order, self.frame.scale, 1.0)
         return self._norms[order]
+
+    def framed_norms(
+        self, matrix: "_Dense | _Csr | _CsrRows", rows: Rows, order: int, scale: Vector | None, constant: float
+    ) -> Vector:
+        """Norms of rows of the design, in columns of another scale and with `constant` × the intercept."""
+        centre = self.frame.centre
+        norms = matrix.norms(order, Frame(centre, scale, 0.0))
+        parts = [norms, np.full(len(norms), abs(constant * self.frame.intercept))]
+        if centre is not None:
+            parts.append(np.full(len(norms), 1e-6 * np.linalg.norm(centre if scale is None else centre / scale, ord=order)))
+        whole = reduce(np.hypot if order == 2 else np.add, parts)
+        return np.where(self._unusable if rows is None else self._unusable[rows], np.inf, whole)
 
     def take(self, rows: Rows) -> "Batch":
         """These rows; `None` is all of them, without a copy."""
@@ -91,6 +97,19 @@ class Batch:
         """The norm of each framed row."""
         norms = self._design.norms(order)
         return norms if self._rows is None else norms[self._rows]
+
+    def scaled_norms(self, diagonal: Vector, order: int) -> Vector:
+        """The norm of diagonal ⊙ framed row: (rows,) for a vector, (rows, outputs) for outputs × width."""
+        if diagonal.ndim == 2:
+            if (diagonal == diagonal[:1]).all():  # shared by all outputs
+                return np.broadcast_to(self.scaled_norms(diagonal[0], order)[:, None], (self._matrix.shape[0], len(diagonal)))
+            return np.stack([self.scaled_norms(row, order) for row in diagonal], axis=1)
+        scale = 1.0 if self._frame.scale is None else self._frame.scale
+        with np.errstate(divide="ignore"):
+            weights = np.abs(diagonal)
+            if not self._frame.intercept:
+                return self._design.framed_norms(self._matrix, self._rows, order, scale / weights, 0.0)
+            return self._design.framed_norms(self._matrix, self._rows, order, scale / weights[:-1], float(weights[-1]))
 
     def scores(self, coefficients: Vector) -> Vector:
         """Row times coefficients: (rows,) for a vector, (rows, outputs) for outputs × width."""
@@ -175,18 +194,8 @@ class _Csr:
         for first, after in itertools.pairwise(np.unique([0, *edges.clip(max=size), size])):
             part = slice(starts[first], starts[after])
             row_of = np.repeat(np.arange(after - first), np.diff(starts[first : after + 1]))
-            with np.errstate(all="ignore"):
-                sizes = np.abs(self._matrix.data[part]) / (
-                    1.0 if frame.scale is None else frame.scale[self._matrix.indices[part]]
-                )
-                largest = np.ones(after - first)
-                if order == 2:  # as in `_norms`
-                    largest[:] = 0.0
-                    np.maximum.at(largest, row_of, sizes)
-                    largest[largest == 0] = 1.0
-                    sizes = (sizes / largest[row_of]) ** 2
-                sums = np.bincount(row_of, sizes, minlength=after - first)
-                total[first:after] = sums if order == 1 else largest * np.sqrt(sums)
+            entries, columns = self._matrix.data[part], self._matrix.indices[part]
+            total[first:after] = _sparse_norms(entries, columns, row_of, after - first, order, frame)
         return total
 
 
@@ -210,6 +219,23 @@ class _CsrRows:
         if weights.ndim == 2:
             return np.stack([self.transposed_times(column) for column in weights.T], axis=1)
         return np.bincount(self._columns, self._data * weights[self._row_of], minlength=self.shape[1])
+
+    def norms(self, order: int, frame: Frame) -> Vector:
+        return _sparse_norms(self._data, self._columns, self._row_of, self.shape[0], order, frame)
+
+
+def _sparse_norms(entries: Vector, columns: Vector, row_of: Vector, rows: int, order: int, frame: Frame) -> Vector:
+    """Norms of rows that are given by their entries."""
+    with np.errstate(all="ignore"):
+        sizes = np.abs(entries) / (1.0 if frame.scale is None else frame.scale[columns])
+        largest = np.ones(rows)
+        if order == 2:  # as in `_norms`
+            largest[:] = 0.0
+            np.maximum.at(largest, row_of, sizes)
+            largest[largest == 0] = 1.0
+            sizes = (sizes / largest[row_of]) ** 2
+        sums = np.bincount(row_of, sizes, minlength=rows)
+        return sums if order == 1 else largest * np.sqrt(sums)
 
 
 def _norms(sizes: Vector, order: int) -> Vector:

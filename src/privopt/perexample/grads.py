@@ -17,8 +17,8 @@ Rows = NDArray[Any] | None  # None: every row
 Rule = Callable[[Any], Any]  # norms → weights
 
 
-class PerExampleGrads(Protocol):
-    """One vector per example."""
+class PerExampleVectors(Protocol):
+    """One vector per example: all that a clip needs."""
 
     def norms(self, order: int) -> Array:
         """The l1 or l2 norm of each; infinite or NaN where a vector is not finite."""
@@ -33,8 +33,24 @@ class PerExampleGrads(Protocol):
         ...
 
 
+class PerExampleGrads(PerExampleVectors, Protocol):
+    """One gradient per example: what a query needs. Diagonals and shifts are public, the same for every example."""
+
+    def minus(self, other: Any, weight: float = 1.0) -> "PerExampleGrads":
+        """gᵢ − weight · g′ᵢ, for the same examples at another point."""
+        ...
+
+    def scaled(self, diagonal: Array) -> "PerExampleGrads":
+        """gᵢ ⊙ diagonal."""
+        ...
+
+    def shifted(self, vector: Array, weight: float = 1.0) -> "PerExampleGrads":
+        """gᵢ + weight · vector."""
+        ...
+
+
 class Oracle(Protocol):
-    """Per-example vectors of a model on its data."""
+    """Per-example vectors of a model on its data. Some oracles can also tell `losses`: see `Objective`."""
 
     @property
     def size(self) -> int:
@@ -43,6 +59,14 @@ class Oracle(Protocol):
 
     def __call__(self, parameters: Array, rows: Rows) -> PerExampleGrads:
         """The vectors of these rows at these parameters."""
+        ...
+
+
+class Objective(Oracle, Protocol):
+    """An oracle that also knows what it is the gradient of."""
+
+    def losses(self, parameters: Array, rows: Rows) -> Array:
+        """The loss of each of these examples at these parameters."""
         ...
 
 
@@ -65,3 +89,12 @@ class Materialized:
 
     def fold(self, rule: Rule, order: int) -> Vector:
         return self.weighted_sum(rule(self.norms(order)))
+
+    def minus(self, other: "Materialized", weight: float = 1.0) -> "Materialized":
+        return Materialized(self.values - weight * other.values)
+
+    def scaled(self, diagonal: Vector) -> "Materialized":
+        return Materialized(self.values * diagonal)
+
+    def shifted(self, vector: Vector, weight: float = 1.0) -> "Materialized":
+        return Materialized(self.values + weight * vector)

@@ -1,38 +1,93 @@
 """Linear models: per-example gradients in closed form.
 
 The gradient of one example is residual × row (an outer product with several outputs), so its norm is the product of the
-two norms and a weighted sum is one matrix product: private costs what non-private costs.
+two norms and a weighted sum is one matrix product: private costs what non-private costs. The difference of two points is a
+difference of residuals; a public diagonal D and a public shift s stay in closed form too.
 """
 
 import numpy as np
 
+from privopt.errors import CompositionError
 from privopt.perexample.design import Batch, Design
 from privopt.perexample.grads import Rows, Rule, Vector
 from privopt.perexample.losses import Loss
 
+ROUNDING = 1e-12  # of the largest possible squared norm: how far a shifted one, whose parts may cancel, is rounded up
+
 
 class LinearGrads:
-    """gᵢ = residualᵢ ⊗ rowᵢ, kept as its factors."""
+    """gᵢ = D ⊙ (residualᵢ ⊗ rowᵢ) + s, kept as its factors."""
 
-    def __init__(self, residuals: Vector, batch: Batch) -> None:
+    def __init__(self, residuals: Vector, batch: Batch, *, diagonal: Vector | None = None, shift: Vector | None = None) -> None:
         self._residuals, self._batch = residuals, batch
+        self._diagonal, self._shift = diagonal, shift
 
     def norms(self, order: int) -> Vector:
-        residuals = self._residuals
-        if residuals.ndim == 1:
-            sizes = np.abs(residuals)
-        else:
-            sizes = np.sqrt(np.einsum("ij,ij->i", residuals, residuals)) if order == 2 else np.abs(residuals).sum(axis=1)
-        return sizes * self._batch.norms(order)
+        with np.errstate(all="ignore"):  # a warning would tell something about the data
+            own = self._own_norms(order)
+            if self._shift is None:
+                return own
+            if order == 1:
+                raise CompositionError("l1 norms of shifted gradients have no closed form: clip them in l2.")
+            size = np.linalg.norm(self._shift)
+            inner = self._shift if self._diagonal is None else self._shift * self._diagonal
+            products = self._batch.scores(self._shaped(inner)) * self._residuals
+            dots = products if products.ndim == 1 else products.sum(axis=1)
+            squares = own**2 + 2 * dots + size**2
+            return np.sqrt(np.maximum(squares, 0.0) + ROUNDING * (own + size) ** 2)
 
     def weighted_sum(self, weights: Vector) -> Vector:
         weighted = (self._residuals.T * weights).T
         if not np.isfinite(weighted).all():  # an example of weight 0 is absent, whatever its residual
             weighted[weights == 0] = 0.0
-        return self._batch.weighted_sum(weighted).ravel()
+        total = self._batch.weighted_sum(weighted).ravel()
+        if self._diagonal is not None:
+            total = total * self._diagonal
+        return total if self._shift is None else total + weights.sum() * self._shift
 
     def fold(self, rule: Rule, order: int) -> Vector:
         return self.weighted_sum(rule(self.norms(order)))
+
+    def minus(self, other: "LinearGrads", weight: float = 1.0) -> "LinearGrads":
+        """gᵢ − weight · g′ᵢ for the same rows at another point."""
+        if self._batch is not other._batch or self._diagonal is not other._diagonal:
+            raise CompositionError("a difference needs the same rows in the same scale at both points.")
+        with np.errstate(all="ignore"):
+            residuals = self._residuals - weight * other._residuals
+        shift = self._shift
+        if other._shift is not None:
+            shift = (0.0 if shift is None else shift) - weight * other._shift
+        return LinearGrads(residuals, self._batch, diagonal=self._diagonal, shift=shift)
+
+    def scaled(self, diagonal: Vector) -> "LinearGrads":
+        """gᵢ ⊙ diagonal: preconditioning by a public vector."""
+        both = diagonal if self._diagonal is None else self._diagonal * diagonal
+        shift = None if self._shift is None else self._shift * diagonal
+        return LinearGrads(self._residuals, self._batch, diagonal=both, shift=shift)
+
+    def shifted(self, vector: Vector, weight: float = 1.0) -> "LinearGrads":
+        """gᵢ + weight · vector, for a public vector."""
+        shift = weight * vector if self._shift is None else self._shift + weight * vector
+        return LinearGrads(self._residuals, self._batch, diagonal=self._diagonal, shift=shift)
+
+    def _shaped(self, vector: Vector) -> Vector:
+        """A flat vector as coefficients."""
+        return vector if self._residuals.ndim == 1 else vector.reshape(self._residuals.shape[1], -1)
+
+    def _own_norms(self, order: int) -> Vector:
+        """Norms of D ⊙ (residual ⊗ row)."""
+        residuals = self._residuals
+        if self._diagonal is not None:
+            rows = self._batch.scaled_norms(self._shaped(self._diagonal), order)  # of D ⊙ row, for each output
+            if residuals.ndim == 1:
+                return np.abs(residuals) * rows
+            parts = np.abs(residuals) * rows
+            return np.linalg.norm(parts, ord=order, axis=1)
+        if residuals.ndim == 1:
+            sizes = np.abs(residuals)
+        else:
+            sizes = np.sqrt(np.einsum("ij,ij->i", residuals, residuals)) if order == 2 else np.abs(residuals).sum(axis=1)
+        return sizes * self._batch.norms(order)
 
 
 class LinearOracle:
@@ -40,6 +95,7 @@ class LinearOracle:
 
     def __init__(self, design: Design, targets: Vector, loss: Loss) -> None:
         self._design, self._targets, self._loss = design, targets, loss
+        self._taken: tuple[Rows, Batch] | None = None
 
     @property
     def size(self) -> int:
@@ -51,8 +107,20 @@ class LinearOracle:
         return self._loss.outputs * self._design.width
 
     def __call__(self, parameters: Vector, rows: Rows) -> LinearGrads:
-        coefficients = parameters if self._loss.outputs == 1 else parameters.reshape(self._loss.outputs, -1)
-        batch = self._design.take(rows)
-        targets = self._targets if rows is None else self._targets[rows]
+        batch, scores, targets = self._scored(parameters, rows)
         with np.errstate(all="ignore"):  # a warning would tell something about the data
-            return LinearGrads(self._loss.residuals(batch.scores(coefficients), targets), batch)
+            return LinearGrads(self._loss.residuals(scores, targets), batch)
+
+    def losses(self, parameters: Vector, rows: Rows) -> Vector:
+        """The loss of each example."""
+        _, scores, targets = self._scored(parameters, rows)
+        with np.errstate(all="ignore"):
+            return self._loss.values(scores, targets)
+
+    def _scored(self, parameters: Vector, rows: Rows) -> tuple[Batch, Vector, Vector]:
+        coefficients = parameters if self._loss.outputs == 1 else parameters.reshape(self._loss.outputs, -1)
+        if self._taken is None or self._taken[0] is not rows:  # a round may ask for the same rows at several points
+            self._taken = rows, self._design.take(rows)
+        batch = self._taken[1]
+        with np.errstate(all="ignore"):
+            return batch, batch.scores(coefficients), self._targets if rows is None else self._targets[rows]

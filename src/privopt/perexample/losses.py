@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from scipy.special import expit, softmax
+from scipy.special import expit, log_softmax, softmax
 
 from privopt.perexample.grads import Vector
 
@@ -21,6 +21,10 @@ class Loss(Protocol):
         """∂loss/∂scores of each example."""
         ...
 
+    def values(self, scores: Vector, targets: Vector) -> Vector:
+        """The loss of each example."""
+        ...
+
 
 @dataclass(frozen=True)
 class Logistic:
@@ -31,6 +35,10 @@ class Logistic:
     def residuals(self, scores: Vector, targets: Vector) -> Vector:
         probabilities: Vector = expit(scores)
         return probabilities - targets
+
+    def values(self, scores: Vector, targets: Vector) -> Vector:
+        losses: Vector = np.logaddexp(0.0, scores) - targets * scores
+        return losses
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,10 @@ class Multinomial:
         residuals[np.arange(len(targets)), targets.astype(int)] -= 1.0
         return residuals
 
+    def values(self, scores: Vector, targets: Vector) -> Vector:
+        losses: Vector = -log_softmax(scores, axis=1)[np.arange(len(targets)), targets.astype(int)]
+        return losses
+
 
 @dataclass(frozen=True)
 class Squared:
@@ -53,6 +65,9 @@ class Squared:
 
     def residuals(self, scores: Vector, targets: Vector) -> Vector:
         return scores - targets
+
+    def values(self, scores: Vector, targets: Vector) -> Vector:
+        return (scores - targets) ** 2 / 2
 
 
 @dataclass(frozen=True)
@@ -64,3 +79,8 @@ class Huber:
 
     def residuals(self, scores: Vector, targets: Vector) -> Vector:
         return np.clip(scores - targets, -self.threshold, self.threshold)
+
+    def values(self, scores: Vector, targets: Vector) -> Vector:
+        distance = np.abs(scores - targets)
+        losses: Vector = np.where(distance <= self.threshold, distance**2 / 2, self.threshold * (distance - self.threshold / 2))
+        return losses

@@ -20,6 +20,8 @@ class Method:
     paper: str
     needs: str = "nothing"
     guarantee: str = "(ε, δ)-DP"
+    networks: bool = True  # whether it is defined for them, too
+    private: bool = True
 
 
 _DPAGD = "Zhou, Chen, Hong, Wu, Banerjee: Private Stochastic Non-Convex Optimization"

@@ -7,7 +7,7 @@ from typing import Any
 
 from privopt.datasets import Schema
 from privopt.errors import InputError
-from privopt.linear_model.training import Settings
+from privopt.linear_model.problem import Settings
 from privopt.privacy.budget import Budget, Neighbours, default_delta
 from privopt.runs.model import Task
 

@@ -7,7 +7,8 @@ from typing import Any
 from array_api_compat import array_namespace
 
 from privopt.postprocess.schedules import Schedule, as_schedule
-from privopt.postprocess.updates.rule import State
+from privopt.postprocess.updates.rule import NOTHING, State
+from privopt.trajectory import Known
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class adam:  # noqa: N801  # a constructor that reads as a phrase
     def start(self, parameters: Any) -> State:
         return {"first": 0 * parameters, "second": 0 * parameters}
 
-    def step(self, direction: Any, state: State, round_: int) -> tuple[Any, State]:
+    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Any, State]:
         xp = array_namespace(direction)
         first = self.first_decay * state["first"] + (1 - self.first_decay) * direction
         second = self.second_decay * state["second"] + (1 - self.second_decay) * direction**2

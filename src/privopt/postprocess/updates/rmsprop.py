@@ -7,7 +7,8 @@ from typing import Any
 from array_api_compat import array_namespace
 
 from privopt.postprocess.schedules import Schedule, as_schedule
-from privopt.postprocess.updates.rule import State
+from privopt.postprocess.updates.rule import NOTHING, State
+from privopt.trajectory import Known
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class rmsprop:  # noqa: N801  # a constructor that reads as a phrase
     def start(self, parameters: Any) -> State:
         return {"second": 0 * parameters}
 
-    def step(self, direction: Any, state: State, round_: int) -> tuple[Any, State]:
+    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Any, State]:
         xp = array_namespace(direction)
         second = self.decay * state["second"] + (1 - self.decay) * direction**2
         held = second if self.ceiling == math.inf else xp.clip(second, max=self.ceiling)

@@ -2,7 +2,10 @@
 
 from typing import Any, Protocol
 
+from privopt.trajectory import Known
+
 State = dict[str, Any]  # arrays by name; an empty one for a rule without memory
+NOTHING = Known()
 
 
 class UpdateRule(Protocol):
@@ -12,6 +15,6 @@ class UpdateRule(Protocol):
         """The memory before the first round; it depends on the shape of the parameters only."""
         ...
 
-    def step(self, direction: Any, state: State, round_: int) -> tuple[Any, State]:
-        """What to add to the iterate, and the memory after."""
+    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Any, State]:
+        """What to add to the iterate, and the memory after; `known` is the side information of the round."""
         ...

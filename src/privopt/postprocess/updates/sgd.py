@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from privopt.postprocess.schedules import Schedule, as_schedule
-from privopt.postprocess.updates.rule import State
+from privopt.postprocess.updates.rule import NOTHING, State
+from privopt.trajectory import Known
 
 
 @dataclass(frozen=True)
@@ -16,5 +17,5 @@ class sgd:  # noqa: N801  # a constructor that reads as a phrase
     def start(self, parameters: Any) -> State:
         return {}
 
-    def step(self, direction: Any, state: State, round_: int) -> tuple[Any, State]:
+    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Any, State]:
         return -as_schedule(self.learning_rate)(round_) * direction, state

@@ -1,0 +1,54 @@
+"""The plan of descent methods on private gradients: the rule of `privopt.linear_model.defaults`."""
+
+from typing import Any
+
+from privopt.linear_model.defaults import Steps, default_rounds, default_steps
+from privopt.linear_model.methods.planned import Planned
+from privopt.linear_model.problem import Problem
+from privopt.recipe import Recipe
+from privopt.recipes import method as method_of
+
+
+def plan(problem: Problem) -> Planned:
+    """DP-Adam, DP-RMSProp, DP-SGD and DP-GD."""
+    settings = problem.settings
+    build = method_of(settings.method).recipe
+    sampling = {"sampling": problem.sampler} if problem.batch < problem.size else {}
+    rounds = settings.rounds or default_rounds(settings.method, size=problem.size, batch=problem.batch, alone=problem.alone)
+
+    def steps(noise_multiplier: float) -> Steps:
+        return default_steps(
+            settings.method,
+            problem.loss,
+            size=problem.size,
+            batch=problem.batch,
+            width=problem.width,
+            row_norm=problem.row_norm,
+            rounds=rounds,
+            noise_multiplier=noise_multiplier,
+            clip_bound=settings.clip_bound,
+            learning_rate=settings.learning_rate,
+        )
+
+    def recipe(noise_multiplier: float) -> Recipe:
+        chosen = steps(noise_multiplier)
+        return build(
+            rounds=rounds,
+            noise_multiplier=noise_multiplier,
+            clip_bound=chosen.clip_bound,
+            learning_rate=chosen.learning_rate,
+            regularizer=problem.regularizer,
+            **sampling,
+            **{**chosen.options, **settings.options},
+        )
+
+    def shown(noise_multiplier: float) -> dict[str, Any]:
+        chosen = steps(noise_multiplier)
+        return {
+            "batch size": problem.batch_phrase,
+            "clip bound": chosen.clip_bound,
+            "learning rate": chosen.learning_rate,
+            **settings.options,
+        }
+
+    return Planned(recipe, shown)

@@ -1,0 +1,71 @@
+"""The problem: what a user said and what is publicly known of it. The plans of linear methods depend on nothing else."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from privopt.linear_model.scaling import Bounds
+from privopt.measure.samplers import Sampler, full_batch, poisson
+from privopt.perexample.losses import Loss
+from privopt.postprocess.regularizers import Regularizer, nonconvex, ridge
+from privopt.privacy.accountants import Accountant
+
+Penalty = Literal["ridge", "nonconvex"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a user may say; `None` is left to the rule in `defaults`."""
+
+    method: str = "dp-adam"
+    clip_bound: float | None = None
+    rounds: int | None = None
+    batch_size: int | None = None
+    learning_rate: float | None = None
+    bounds: Bounds = None
+    target_bounds: tuple[float, float] | None = None
+    fit_intercept: bool = True
+    alpha: float = 0.0
+    penalty: Penalty = "ridge"
+    accountant: Accountant = "auto"
+    options: Mapping[str, Any] = field(default_factory=dict)  # the method's own
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Public facts: no value of the data is among them."""
+
+    settings: Settings
+    loss: Loss
+    size: int  # rows
+    width: int  # coefficients per output, with the intercept
+    row_norm: float  # of a typical row, with the intercept
+    alone: float  # the noise multiplier with which one Gaussian costs what is left of the budget
+
+    @property
+    def batch(self) -> float:
+        """The expected number of rows of a round."""
+        return float(min(self.settings.batch_size or self.size, self.size))
+
+    @property
+    def sampler(self) -> Sampler:
+        """Every row, or Poisson batches if they are smaller."""
+        return poisson(self.batch / self.size) if self.batch < self.size else full_batch()
+
+    @property
+    def regularizer(self) -> Regularizer | None:
+        """The penalty on all coefficients but the intercept."""
+        settings = self.settings
+        if not settings.alpha:
+            return None
+        mask = np.ones((self.loss.outputs, self.width))
+        if settings.fit_intercept:
+            mask[:, -1] = 0.0
+        return (ridge if settings.penalty == "ridge" else nonconvex)(settings.alpha, mask.ravel())
+
+    @property
+    def batch_phrase(self) -> str | int:
+        """The batch size in words."""
+        return "all rows" if self.batch == self.size else int(self.batch)

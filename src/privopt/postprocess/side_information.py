@@ -1,0 +1,56 @@
+"""Side information: what is known publicly at an iterate. It shapes what is asked of the examples, and how answers are used.
+
+It comes from public data, from common knowledge fixed before training, or from earlier private answers; never from the private
+examples themselves.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from privopt.trajectory import Known
+
+State = dict[str, Any]  # arrays by name, so that it can be saved
+
+
+class SideInformation(Protocol):
+    """What is known."""
+
+    def start(self, parameters: Any) -> State:
+        """The memory before the first round."""
+        ...
+
+    def at(self, parameters: Any, state: State, round_: int) -> tuple[Known, State]:
+        """What is known at this iterate when a round begins, and the memory after."""
+        ...
+
+    def observe(self, answer: Any, state: State, round_: int) -> State:
+        """The memory after a round whose private answer this is."""
+        ...
+
+
+class _Unmoved:
+    """Private answers teach it nothing."""
+
+    def start(self, parameters: Any) -> State:
+        return {}
+
+    def observe(self, answer: Any, state: State, round_: int) -> State:
+        return state
+
+
+@dataclass(frozen=True)
+class nothing(_Unmoved):  # noqa: N801  # a constructor that reads as a phrase
+    """Nothing is known."""
+
+    def at(self, parameters: Any, state: State, round_: int) -> tuple[Known, State]:
+        return Known(), state
+
+
+@dataclass(frozen=True)
+class fixed_scale(_Unmoved):  # noqa: N801
+    """The typical size of each coordinate's gradient, from common knowledge; it has to be positive."""
+
+    scale: Any
+
+    def at(self, parameters: Any, state: State, round_: int) -> tuple[Known, State]:
+        return Known(scale=self.scale), state

@@ -1,0 +1,23 @@
+"""The trajectory: what is public when a round begins. Both sides of the wall may look at it.
+
+Iterates are post-processing of private answers, and side information comes from public data, from common knowledge or from
+earlier private answers: nothing here has met a private example.
+"""
+
+from typing import Any, NamedTuple
+
+
+class Known(NamedTuple):
+    """Side information at the current iterate; `None` is what nobody knows."""
+
+    gradient: Any = None  # the mean gradient of a batch of public data
+    scale: Any = None  # A: a positive number for each coordinate, the typical size of its gradient
+    momentum: Any = None  # M: a running mean of public gradients
+
+
+class Trajectory(NamedTuple):
+    """Where the iterate is, where it was, and what is known there."""
+
+    current: Any
+    previous: Any
+    known: Known = Known()
