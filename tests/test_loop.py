@@ -28,7 +28,7 @@ from privopt.privacy.events import GaussianDpEvent, SelfComposedDpEvent
 from privopt.privacy.ledger import Ledger, Run
 from privopt.recipe import Recipe
 from privopt.recipes import METHODS, dp_adam, dp_sgd
-from tests.laws.table import METHODS_THAT_SAMPLE, RELEASES, SAMPLERS, Given
+from tests.laws.table import METHODS_THAT_SAMPLE, RELEASES, SAMPLERS, SAMPLES, Given
 from tests.processes import killed, one_fork_server, started, wait_for
 
 RNG = np.random.default_rng(0)
@@ -82,7 +82,7 @@ def test_start_parameters_are_left_as_they_are() -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_learns_something_under_little_noise(name: str) -> None:
-    recipe = METHODS[name].recipe(rounds=150, noise_multiplier=0.5, clip_bound=1.0, learning_rate=0.1)
+    recipe = SAMPLES[name](150, 0.5)
     parameters = run(recipe, oracle(), START, rng=generator(0)).parameters
     assert np.mean((X @ parameters[:3] + parameters[3] > 0) == Y) > 0.85
 

@@ -17,6 +17,7 @@ from privopt.postprocess.regularizers import Regularizer, nonconvex, ridge
 from privopt.postprocess.release import ReleaseRule, average, last, random_round, uniform_iterate
 from privopt.postprocess.updates import UpdateRule, adam, momentum, rmsprop, sgd
 from privopt.privacy.budget import Neighbours
+from privopt.recipe import Recipe
 from privopt.recipes import METHODS
 
 SAMPLERS: dict[str, Callable[[int], Sampler]] = {  # for so many rows
@@ -53,7 +54,17 @@ LOSSES: dict[str, Loss] = {
     "Squared": Squared(),
     "Huber": Huber(0.7),
 }
-METHODS_THAT_SAMPLE = [name for name, method in METHODS.items() if "sampling" in signature(method.recipe).parameters]
+DESCENT = ["dp-adam", "dp-rmsprop", "dp-sgd", "dp-gd"]  # they share their arguments and differ in the update alone
+METHODS_THAT_SAMPLE = [name for name in DESCENT if "sampling" in signature(METHODS[name].recipe).parameters]
+
+
+def _descent(name: str) -> Callable[[int, float], Recipe]:
+    return lambda rounds, noise: METHODS[name].recipe(rounds=rounds, noise_multiplier=noise, clip_bound=1.0, learning_rate=0.1)
+
+
+SAMPLES: dict[str, Callable[[int, float], Recipe]] = {  # (rounds, noise multiplier), for linear models of any size
+    **{name: _descent(name) for name in DESCENT},
+}
 
 
 def order_of(clip: str) -> Literal[1, 2]:

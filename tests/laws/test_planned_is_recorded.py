@@ -17,7 +17,7 @@ from privopt.privacy.ledger import Ledger
 from privopt.recipe import Recipe, always
 from privopt.recipes import METHODS, dp_sgd
 from privopt.trajectory import Trajectory
-from tests.laws.table import COMPOSITIONS, METHODS_THAT_SAMPLE, RELEASES, SAMPLERS, UNPRICED, UPDATES, Given, composed
+from tests.laws.table import COMPOSITIONS, METHODS_THAT_SAMPLE, RELEASES, SAMPLERS, SAMPLES, UNPRICED, UPDATES, Given, composed
 
 SIZE, ROUNDS = 12, 7
 DATA = Given(np.random.default_rng(0).standard_normal((SIZE, 2)))
@@ -46,7 +46,7 @@ def test_the_planned_event_is_the_recorded_event(name: str, sampler: str, releas
 @pytest.mark.parametrize("name", METHODS)
 def test_the_planned_event_is_what_a_file_holds(name: str, tmp_path: Path) -> None:
     with Ledger(path=tmp_path / "ledger") as ledger:
-        check_recorded(METHODS[name].recipe(**SETTINGS), ledger)
+        check_recorded(SAMPLES[name](ROUNDS, 1.5), ledger)
         held = ledger.event
     assert Ledger.read(tmp_path / "ledger").event == held
 

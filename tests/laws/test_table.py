@@ -82,6 +82,10 @@ def test_every_recipe_is_in_the_registry_under_its_own_name() -> None:
     assert all(name == method.name == method.recipe.__name__.replace("_", "-") for name, method in METHODS.items())
 
 
+def test_every_method_has_a_sample() -> None:
+    assert set(table.SAMPLES) == set(METHODS)
+
+
 def test_every_mechanism_fits_some_clip_and_every_clip_some_mechanism() -> None:
     assert {clip for clip, _ in table.FITTING} == set(table.CLIPS)
     assert {mechanism for _, mechanism in table.FITTING} == set(table.MECHANISMS)
