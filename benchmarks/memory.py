@@ -4,11 +4,15 @@ python benchmarks/memory.py dense|CSR ROWS COLUMNS ENTRIES_PER_ROW yes|no   (are
 """
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks import resident
 from privopt.linear_model import LogisticRegression
 
 
@@ -18,11 +22,10 @@ def main(kind: str, rows: int, columns: int, entries: int, declared: bool) -> No
     model.fit(rng.random((1000, 3)), rng.random(1000) > 0.5)  # whatever is loaded once is loaded
     X = rng.random((rows, columns)) if kind == "dense" else _sparse(rows, columns, entries, rng)
     y = (rng.random(rows) > 0.5).astype(float)
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")  # forget the most there ever was
-    before = _kilobytes("VmRSS")
+    resident.forget()
+    before = resident.now()
     model.fit(X, y)
-    print((_kilobytes("VmHWM") - before) * 1024)
+    print(resident.most() - before)
 
 
 def _sparse(rows: int, columns: int, entries: int, rng: np.random.Generator) -> Any:
@@ -32,11 +35,6 @@ def _sparse(rows: int, columns: int, entries: int, rng: np.random.Generator) -> 
     indices += np.arange(0, step * entries, step, dtype=np.int32)
     pointers = np.arange(0, rows * entries + 1, entries, dtype=np.int32)
     return sp.csr_matrix((rng.random(rows * entries), indices.ravel(), pointers), shape=(rows, columns))
-
-
-def _kilobytes(key: str) -> int:
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith(key))
 
 
 if __name__ == "__main__":

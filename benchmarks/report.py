@@ -18,7 +18,10 @@ from rich.table import Table
 
 @dataclass(frozen=True)
 class Row:
-    """One result. `required` says what it has to be; `passed` is `None` where nothing is required."""
+    """One result. `required` says what it has to be; `passed` is `None` where nothing is required.
+
+    The numbers of a row with a `place` are in the file once more, under the two keys that it names.
+    """
 
     section: str
     name: str
@@ -27,6 +30,7 @@ class Row:
     passed: bool | None = None
     note: str = ""
     numbers: dict[str, Any] | None = None
+    place: tuple[str, str] | None = None
 
 
 def interleaved(contenders: Mapping[str, Callable[[], int]], blocks: int) -> dict[str, NDArray[Any]]:
@@ -82,8 +86,16 @@ class Report:
             self.rows.append(row)
             self.console.print(f"[dim]{row.section}: {row.name}: {row.value}[/]")
             if self.json_file is not None:
-                content = {"title": self.title, "machine": self.machine, "rows": [asdict(row) for row in self.rows]}
-                self.json_file.write_text(json.dumps(content, indent=2))
+                self.json_file.write_text(json.dumps(self.content(), indent=2))
+
+    def content(self) -> dict[str, Any]:
+        """What the file holds."""
+        content: dict[str, Any] = {"title": self.title, "machine": self.machine, "rows": [asdict(row) for row in self.rows]}
+        for row in self.rows:
+            if row.place is not None:
+                outer, inner = row.place
+                content.setdefault(outer, {})[inner] = row.numbers
+        return content
 
     def show(self) -> None:
         about = ", ".join(f"{key} {value}" for key, value in self.machine.items())

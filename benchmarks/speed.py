@@ -1,4 +1,4 @@
-"""Speed: private steps beside non-private ones and beside Opacus, whole fits, imports, memory and durability.
+"""Speed: private steps beside non-private ones and beside Opacus, networks, whole fits, imports, memory and durability.
 
     python benchmarks/speed.py [--quick] [--json FILE]
 
@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import data, peers
 from benchmarks.data import Array, Split
+from benchmarks.networks import networks
 from benchmarks.report import Report, Row, interleaved, middle, spread
 from privopt.checkpoint import Checkpoint
 from privopt.linear_model import LogisticRegression
@@ -276,6 +277,7 @@ def _durable(recipe: Recipe, oracle: LinearOracle, waits: list[float]) -> int:
 SECTIONS = {
     "full-batch": full_batch_step,
     "small-batch": small_batch_step,
+    "networks": lambda size: networks(size.blocks),
     "fit": whole_fit,
     "import": imports,
     "memory": memory,
