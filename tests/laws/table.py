@@ -15,7 +15,17 @@ from privopt.perexample.grads import Materialized, Rows, Vector
 from privopt.perexample.losses import Huber, Logistic, Loss, Multinomial, Squared
 from privopt.postprocess.regularizers import Regularizer, nonconvex, ridge
 from privopt.postprocess.release import ReleaseRule, average, last, random_round, uniform_iterate
-from privopt.postprocess.updates import UpdateRule, adam, momentum, rmsprop, sgd
+from privopt.postprocess.updates import (
+    UpdateRule,
+    adam,
+    mirror_mix,
+    momentum,
+    public_adam,
+    public_rmsprop,
+    rmsprop,
+    sgd,
+    warm_up,
+)
 from privopt.privacy.budget import Neighbours
 from privopt.recipe import Recipe
 from privopt.recipes import METHODS
@@ -40,6 +50,10 @@ UPDATES: dict[str, UpdateRule] = {
     "momentum": momentum(0.1, 0.5),
     "rmsprop": rmsprop(0.1, ceiling=0.5),
     "adam": adam(0.1, ceiling=0.5, bias_correction=False),
+    "public_rmsprop": public_rmsprop(0.1),
+    "public_adam": public_adam(0.1),
+    "mirror_mix": mirror_mix(0.1, horizon=5),
+    "warm_up": warm_up(2, rmsprop(0.1), then=momentum(0.1)),
 }
 RELEASES: dict[str, ReleaseRule] = {
     "last": last(),
@@ -81,6 +95,18 @@ def composed(names: tuple[str, str, str, str], size: int, *, bound: float, noise
     """The measurement of these slots."""
     sampler, query, clip, mechanism = names
     return Measurement(SAMPLERS[sampler](size), [QUERIES[query] @ CLIPS[clip](bound)], MECHANISMS[mechanism](noise_multiplier))
+
+
+class Public:
+    """A public gradient that is the same wherever it is asked for: 0, unless told otherwise."""
+
+    epoch = 2
+
+    def __init__(self, size: float = 0.0) -> None:
+        self._size = size
+
+    def __call__(self, parameters: Vector, round_: int) -> Vector:
+        return 0 * parameters + self._size
 
 
 class Given:

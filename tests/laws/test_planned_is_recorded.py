@@ -11,13 +11,25 @@ from privopt.measure.measurement import Carry, Measurement, Noisy
 from privopt.measure.randomness import Rng, generator
 from privopt.perexample.grads import Oracle
 from privopt.postprocess.release import random_round
+from privopt.postprocess.side_information import public_gradient
 from privopt.postprocess.updates import sgd
 from privopt.privacy.events import GaussianDpEvent, compose
 from privopt.privacy.ledger import Ledger
 from privopt.recipe import Recipe, always
 from privopt.recipes import METHODS, dp_sgd
 from privopt.trajectory import Trajectory
-from tests.laws.table import COMPOSITIONS, METHODS_THAT_SAMPLE, RELEASES, SAMPLERS, SAMPLES, UNPRICED, UPDATES, Given, composed
+from tests.laws.table import (
+    COMPOSITIONS,
+    METHODS_THAT_SAMPLE,
+    RELEASES,
+    SAMPLERS,
+    SAMPLES,
+    UNPRICED,
+    UPDATES,
+    Given,
+    Public,
+    composed,
+)
 
 SIZE, ROUNDS = 12, 7
 DATA = Given(np.random.default_rng(0).standard_normal((SIZE, 2)))
@@ -57,7 +69,7 @@ def test_the_planned_event_is_the_recorded_event_for_every_measurement_and_updat
     names: tuple[str, str, str, str], update: str
 ) -> None:
     measurement = composed(names, SIZE, bound=1.0, noise_multiplier=1.5)
-    check_recorded(Recipe(ROUNDS, always(measurement), UPDATES[update]), Ledger())
+    check_recorded(Recipe(ROUNDS, always(measurement), UPDATES[update], side=public_gradient(Public())), Ledger())
 
 
 def test_a_run_that_stops_at_a_random_round_pays_for_the_rounds_that_it_ran_and_no_more() -> None:

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from privopt.measure.randomness import generator
 from privopt.perexample.grads import Vector
 from privopt.postprocess.updates import adam, rmsprop
+from privopt.trajectory import Known
 from tests.laws.table import REGULARIZERS, RELEASES, UPDATES
 
 ITERATES = np.cumsum(np.random.default_rng(4).standard_normal((9, 3)), axis=0)
 START = np.array([1.0, -2.0, 3.0])
+KNOWN = Known(gradient=0 * START)  # for the rules that ask for a public gradient
 
 
 @pytest.mark.parametrize("name", UPDATES)
@@ -30,17 +32,17 @@ def test_a_rule_answers_alike_when_its_memory_was_saved_in_between(name: str) ->
     rule = UPDATES[name]
     memory = saved = rule.start(START)
     for round_, direction in enumerate(ITERATES):
-        step, memory = rule.step(direction, memory, round_)
-        again, saved = rule.step(direction, {key: np.array(value) for key, value in saved.items()}, round_)
+        step, memory = rule.step(direction, memory, round_, KNOWN)
+        again, saved = rule.step(direction, {key: np.array(value) for key, value in saved.items()}, round_, KNOWN)
         np.testing.assert_array_equal(step, again)
 
 
 @pytest.mark.parametrize("name", UPDATES)
 def test_a_rule_changes_neither_the_direction_nor_the_memory_that_it_is_given(name: str) -> None:
     rule, direction = UPDATES[name], START.copy()
-    _, memory = rule.step(direction, rule.start(START), 0)
+    _, memory = rule.step(direction, rule.start(START), 0, KNOWN)
     before = {key: np.array(value) for key, value in memory.items()}
-    rule.step(direction, memory, 1)
+    rule.step(direction, memory, 1, KNOWN)
     np.testing.assert_array_equal(direction, START)
     for key in before:
         np.testing.assert_array_equal(memory[key], before[key])
@@ -49,9 +51,9 @@ def test_a_rule_changes_neither_the_direction_nor_the_memory_that_it_is_given(na
 @pytest.mark.parametrize("name", UPDATES)
 def test_a_first_step_goes_against_the_direction_and_a_zero_direction_moves_nothing(name: str) -> None:
     rule = UPDATES[name]
-    step, _ = rule.step(START, rule.start(START), 0)
+    step, _ = rule.step(START, rule.start(START), 0, KNOWN)
     assert (np.sign(step) == -np.sign(START)).all()
-    still, _ = rule.step(0 * START, rule.start(START), 0)
+    still, _ = rule.step(0 * START, rule.start(START), 0, KNOWN)
     np.testing.assert_array_equal(still, 0 * START)
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from privopt.perexample.grads import Vector
 from privopt.postprocess.schedules import as_schedule, constant, inverse_sqrt, step_decay
 from privopt.postprocess.updates import UpdateRule, adam, momentum, rmsprop, sgd
+from privopt.trajectory import Known
 from tests.laws.table import UPDATES
 
 G = np.array([0.5, -2.0])
@@ -19,7 +20,7 @@ G = np.array([0.5, -2.0])
 def steps(rule: UpdateRule, count: int) -> list[Vector]:
     memory, taken = rule.start(G), []
     for round_ in range(count):
-        step, memory = rule.step(G, memory, round_)
+        step, memory = rule.step(G, memory, round_, Known(gradient=0 * G))
         taken.append(step)
     return taken
 
@@ -70,7 +71,7 @@ def test_schedules_are_functions_of_the_round_alone(round_: int) -> None:
     assert step_decay(1.0, factor=0.5, every=10)(round_) == 0.5 ** (round_ // 10)
 
 
-@pytest.mark.parametrize("name", UPDATES)
+@pytest.mark.parametrize("name", [name for name in UPDATES if name != "warm_up"])  # its two rules do
 def test_every_rule_follows_a_schedule(name: str) -> None:
     rule = UPDATES[name]
     scheduled = replace(rule, learning_rate=step_decay(0.1, factor=0.5, every=1))  # type: ignore[type-var]

@@ -2,6 +2,7 @@
 
 from typing import Any, Protocol
 
+from privopt.errors import CompositionError
 from privopt.trajectory import Known
 
 State = dict[str, Any]  # arrays by name; an empty one for a rule without memory
@@ -18,3 +19,10 @@ class UpdateRule(Protocol):
     def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Any, State]:
         """What to add to the iterate, and the memory after; `known` is the side information of the round."""
         ...
+
+
+def public(known: Known) -> Any:
+    """The public gradient of the round, for rules that need one."""
+    if known.gradient is None:
+        raise CompositionError("this update rule steps by public gradients, but the recipe's side information knows none.")
+    return known.gradient

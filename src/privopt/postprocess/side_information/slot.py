@@ -1,8 +1,4 @@
-"""Side information: what is known publicly at an iterate. It shapes what is asked of the examples, and how answers are used.
-
-It comes from public data, from common knowledge fixed before training, or from earlier private answers; never from the private
-examples themselves.
-"""
+"""The slot: what is known publicly at an iterate."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -28,7 +24,7 @@ class SideInformation(Protocol):
         ...
 
 
-class _Unmoved:
+class Unmoved:
     """Private answers teach it nothing."""
 
     def start(self, parameters: Any) -> State:
@@ -39,18 +35,8 @@ class _Unmoved:
 
 
 @dataclass(frozen=True)
-class nothing(_Unmoved):  # noqa: N801  # a constructor that reads as a phrase
+class nothing(Unmoved):  # noqa: N801  # a constructor that reads as a phrase
     """Nothing is known."""
 
     def at(self, parameters: Any, state: State, round_: int) -> tuple[Known, State]:
         return Known(), state
-
-
-@dataclass(frozen=True)
-class fixed_scale(_Unmoved):  # noqa: N801
-    """The typical size of each coordinate's gradient, from common knowledge; it has to be positive."""
-
-    scale: Any
-
-    def at(self, parameters: Any, state: State, round_: int) -> tuple[Known, State]:
-        return Known(scale=self.scale), state

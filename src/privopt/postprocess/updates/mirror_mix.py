@@ -1,0 +1,25 @@
+"""Mirror descent by a public loss, in its practical form: steps along a mixture of a private and a public gradient."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from privopt.postprocess.schedules import Schedule, as_schedule
+from privopt.postprocess.updates.rule import NOTHING, State, public
+from privopt.trajectory import Known
+
+
+@dataclass(frozen=True)
+class mirror_mix:  # noqa: N801  # a constructor that reads as a phrase
+    """θ ← θ − η (α g + (1 − α) ĝ) with α = cos(πt/2K) until t = K, then 0, where ĝ is a public gradient."""
+
+    learning_rate: float | Schedule
+    horizon: int  # K
+
+    def start(self, parameters: Any) -> State:
+        return {}
+
+    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Any, State]:
+        share = math.cos(math.pi * min(round_ / self.horizon, 1.0) / 2)
+        mixed = share * direction + (1 - share) * public(known)
+        return -as_schedule(self.learning_rate)(round_) * mixed, state

@@ -1,0 +1,27 @@
+"""RMSProp whose second moment is that of public gradients."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from array_api_compat import array_namespace
+
+from privopt.postprocess.schedules import Schedule, as_schedule
+from privopt.postprocess.updates.rule import NOTHING, State, public
+from privopt.trajectory import Known
+
+
+@dataclass(frozen=True)
+class public_rmsprop:  # noqa: N801  # a constructor that reads as a phrase
+    """v ← β v + (1 − β) ĝ²; θ ← θ − η g/(√v + ε), where ĝ is a public gradient: noise in g does not inflate v."""
+
+    learning_rate: float | Schedule
+    decay: float = 0.9
+    stability: float = 1e-5
+
+    def start(self, parameters: Any) -> State:
+        return {"second": 0 * parameters}
+
+    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Any, State]:
+        xp = array_namespace(direction)
+        second = self.decay * state["second"] + (1 - self.decay) * public(known) ** 2
+        return -as_schedule(self.learning_rate)(round_) * direction / (xp.sqrt(second) + self.stability), {"second": second}
