@@ -442,6 +442,30 @@ def test_what_a_run_has_paid_is_affordable_again_even_with_rounds_that_cost_noth
     assert ledger.run("a").affordable((epoch * 20)[:rounds]) == rounds
 
 
+ROUND = compose([GaussianDpEvent(9.0), PureDpEvent(0.01)])  # a round that draws noise of two kinds
+
+
+def test_a_round_of_two_kinds_of_noise_is_repeated_for_free_and_recorded_in_full(path: Path) -> None:
+    plan = [ROUND, PureDpEvent(0.01), ROUND]
+    with Ledger(path=path) as ledger:
+        ledger.run("a").pay(plan[:2])
+    with Ledger(path=path) as ledger:
+        again = ledger.run("a")
+        again.pay(plan[:1])
+        again.pay(plan[1:])
+        assert again.since(0) == ledger.event == compose(plan)
+    assert Ledger.read(path).event == compose(plan)
+
+
+def test_a_round_of_two_kinds_of_noise_of_which_one_fits_is_not_affordable() -> None:
+    ledger = Ledger(Budget(epsilon(compose([ROUND, ROUND, GaussianDpEvent(9.0)]), 1e-5), 1e-5))
+    spending = ledger.run()
+    assert ledger.allows([ROUND, ROUND, GaussianDpEvent(9.0)])
+    assert spending.affordable([ROUND] * 5) == 2
+    spending.pay([ROUND] * 2)
+    assert spending.affordable([ROUND]) == 0
+
+
 MENU = [GaussianDpEvent(5.0), GaussianDpEvent(12.0), NoOpDpEvent(), FailureDpEvent(1e-7)]
 
 

@@ -13,12 +13,13 @@ repeats the same answers and pays nothing for what the ledger already holds of i
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import re
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -28,7 +29,16 @@ from filelock import FileLock, Timeout
 from privopt.errors import BudgetExceeded, InputError, LedgerError
 from privopt.privacy.accountants import Accountant, epsilon
 from privopt.privacy.budget import Budget, Neighbours
-from privopt.privacy.events import DpEvent, NoOpDpEvent, SelfComposedDpEvent, atoms, compose, from_json, to_json
+from privopt.privacy.events import (
+    ComposedDpEvent,
+    DpEvent,
+    NoOpDpEvent,
+    SelfComposedDpEvent,
+    atoms,
+    compose,
+    from_json,
+    to_json,
+)
 
 FORMAT = "privopt-ledger-1"
 _START = b'{"hash":"'  # of every line
@@ -234,9 +244,7 @@ class Run:
         """Charge the next releases, durably, before they happen. Those that the ledger already holds are free."""
         fresh: list[DpEvent] = []
         position = self.position
-        for event in events:
-            if isinstance(event, NoOpDpEvent):
-                continue
+        for event in _parts(events):
             if position < len(self._paid):
                 if self._paid[position] != event:
                     raise LedgerError(
@@ -259,8 +267,8 @@ class Run:
 
     def affordable(self, events: Sequence[DpEvent]) -> int:
         """How many of the next releases the ledger's budget holds; what is paid already is affordable, and so is what is free."""
-        costly = [place for place, event in enumerate(events) if not isinstance(event, NoOpDpEvent)]
-        fresh = [events[place] for place in costly[max(0, len(self._paid) - self.position) :]]
+        costly = [(place, part) for place, event in enumerate(events) for part in _parts([event])]
+        fresh = [part for _, part in costly[max(0, len(self._paid) - self.position) :]]
         few, many = 0, len(fresh)
         if not self.ledger.allows(fresh):
             while many - few > 1:
@@ -269,7 +277,17 @@ class Run:
             many = few
         self._cleared, self._seen = fresh[:many], len(self.ledger.entries)
         held = len(costly) - len(fresh) + many
-        return len(events) if held == len(costly) else costly[held]
+        return len(events) if held == len(costly) else costly[held][0]
+
+
+def _parts(events: Iterable[DpEvent]) -> Iterator[DpEvent]:
+    """What a ledger holds of these events: atoms, one by one. A round that draws two kinds of noise has two."""
+    for event in events:
+        if isinstance(event, ComposedDpEvent | SelfComposedDpEvent):
+            for part, count in atoms(event):
+                yield from itertools.repeat(part, count)
+        elif not isinstance(event, NoOpDpEvent):
+            yield event
 
 
 def _copy(budget: Budget | None, entries: list[Entry]) -> Ledger:
