@@ -64,13 +64,15 @@ def run(
     rng = rng or generator()
     at = Trajectory(parameters, parameters)
     memory, kept = recipe.update.start(parameters), recipe.release.start(parameters, recipe.rounds, rng)
-    side, carry = recipe.side.start(parameters), dict[str, Any]()
+    side, carry, belief = recipe.side.start(parameters), dict[str, Any](), recipe.estimate.start(parameters)
     first = spending.position
     done = 0
     if saved := checkpoint.load() if checkpoint else None:
         done, spending.position, rng = saved.round_, saved.paid, saved.rng
         at = Trajectory(**_like(parameters, saved.parts["at"]))
-        memory, kept, side, carry = (_like(parameters, saved.parts.get(part, {})) for part in ("memory", "kept", "side", "carry"))
+        memory, kept, side, carry, belief = (
+            _like(parameters, saved.parts.get(part, {})) for part in ("memory", "kept", "side", "carry", "belief")
+        )
     rounds = recipe.release.rounds(kept, recipe.rounds)
     events = recipe.events(rounds)
     accountable(compose(events))
@@ -89,7 +91,7 @@ def run(
             noisy = recipe.measurement(done).measure(oracle, at, done, rng, carry)  # the only line that meets private data
             if noisy.event != events[done]:
                 raise LedgerError(f"round {done + 1} drew {noisy.event}, but {events[done]} was planned and paid.")
-            direction = noisy.value
+            direction, belief = recipe.estimate.of(noisy.value, belief, done)
             if recipe.regularizer is not None:
                 direction = direction + recipe.regularizer.gradient(at.current)
             step, memory = recipe.update.step(direction, memory, done, known)
@@ -105,7 +107,7 @@ def run(
         if checkpoint is not None and done < last and unsaved > max(pay_cost, save_cost) / DURABILITY:
             started = time.perf_counter()
             where = {"current": at.current, "previous": at.previous}
-            parts = {"at": where, "memory": memory, "kept": kept, "side": side, "carry": carry}
+            parts = {"at": where, "memory": memory, "kept": kept, "side": side, "carry": carry, "belief": belief}
             checkpoint.save(Progress(done, spending.position, parts, rng))
             save_cost, unsaved = time.perf_counter() - started, 0.0
         # what is paid ahead is worth the wait for the disk; without a checkpoint so far, a killed run replays from its beginning

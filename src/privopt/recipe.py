@@ -1,11 +1,13 @@
-"""Recipes: an algorithm is rounds, a schedule of measurements, an update rule and a release rule."""
+"""Recipes: an algorithm is rounds, a schedule of measurements, an estimate from answers, an update rule and a release rule."""
 
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from privopt.errors import CompositionError
-from privopt.measure.measurement import Measuring
+from privopt.measure.measurement import Measurement, Measuring
+from privopt.measure.samplers import disjoint_batches
+from privopt.postprocess.estimates import Estimate, newest_answer
 from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import ReleaseRule, last
 from privopt.postprocess.side_information import SideInformation, nothing
@@ -27,7 +29,18 @@ def first(anchor: Measuring, *, then: Measuring) -> Plan:
 
 def every(period: int, anchor: Measuring, *, otherwise: Measuring) -> Plan:
     """One measurement in rounds 0, period, 2 × period, …, another in all others."""
+    _check_epochs(anchor, otherwise)
     return lambda round_: otherwise if round_ % period else anchor
+
+
+def _check_epochs(anchor: Measuring, otherwise: Measuring) -> None:
+    """The first round of an epoch of disjoint batches pays for all of it: every round of it has to cost the same."""
+    sampled = [(one.sampler, one.mechanism) for one in (anchor, otherwise) if isinstance(one, Measurement)]
+    if any(isinstance(sampler, disjoint_batches) for sampler, _ in sampled) and (len(sampled) < 2 or sampled[0] != sampled[1]):
+        raise CompositionError(
+            "disjoint_batches pays for an epoch in its first round, so all rounds have to sample alike and with the same noise. "
+            "poisson pays round by round."
+        )
 
 
 @dataclass(frozen=True)
@@ -43,6 +56,7 @@ class Recipe:
     release: ReleaseRule = field(default_factory=last)
     regularizer: Regularizer | None = None
     side: SideInformation = field(default_factory=nothing)
+    estimate: Estimate = field(default_factory=newest_answer)
 
     def __post_init__(self) -> None:
         if self.rounds < 1:

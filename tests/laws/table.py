@@ -13,6 +13,7 @@ from privopt.measure.queries import Query, gradient, gradient_difference, precon
 from privopt.measure.samplers import Sampler, disjoint_batches, fixed_size, full_batch, poisson
 from privopt.perexample.grads import Materialized, Rows, Vector
 from privopt.perexample.losses import Huber, Logistic, Loss, Multinomial, Squared
+from privopt.postprocess.estimates import Estimate, newest_answer, recursive_momentum
 from privopt.postprocess.regularizers import Regularizer, nonconvex, ridge
 from privopt.postprocess.release import ReleaseRule, average, last, random_round, uniform_iterate
 from privopt.postprocess.updates import (
@@ -55,6 +56,7 @@ UPDATES: dict[str, UpdateRule] = {
     "mirror_mix": mirror_mix(0.1, horizon=5),
     "warm_up": warm_up(2, rmsprop(0.1), then=momentum(0.1)),
 }
+ESTIMATES: dict[str, Estimate] = {"newest_answer": newest_answer(), "recursive_momentum": recursive_momentum(0.9)}
 RELEASES: dict[str, ReleaseRule] = {
     "last": last(),
     "uniform_iterate": uniform_iterate(),

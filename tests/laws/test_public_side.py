@@ -11,7 +11,7 @@ from privopt.measure.randomness import generator
 from privopt.perexample.grads import Vector
 from privopt.postprocess.updates import adam, rmsprop
 from privopt.trajectory import Known
-from tests.laws.table import REGULARIZERS, RELEASES, UPDATES
+from tests.laws.table import ESTIMATES, REGULARIZERS, RELEASES, UPDATES
 
 ITERATES = np.cumsum(np.random.default_rng(4).standard_normal((9, 3)), axis=0)
 START = np.array([1.0, -2.0, 3.0])
@@ -65,6 +65,29 @@ def test_under_a_ceiling_large_noise_does_not_make_steps_vanish(rule: rmsprop | 
     step, _ = rule.step(direction, rule.start(direction), 200)
     entering = size * (1 - rule.first_decay if isinstance(rule, adam) else 1)
     np.testing.assert_array_less(0.1 * entering / (math.sqrt(0.04) + rule.stability) * (1 - 1e-9), np.abs(step))
+
+
+# ---------------------------------------------------------------- estimates
+
+
+@pytest.mark.parametrize("name", ESTIMATES)
+def test_an_estimate_remembers_by_shape_answers_alike_when_saved_and_changes_nothing_that_it_is_given(name: str) -> None:
+    rule = ESTIMATES[name]
+    memory, saved = rule.start(START), rule.start(10 * START)
+    for round_, answer in enumerate(ITERATES):
+        before = {key: np.array(value) for key, value in memory.items()}
+        estimate, after = rule.of(answer, memory, round_)
+        again, saved = rule.of(answer.copy(), {key: np.array(value) for key, value in saved.items()}, round_)
+        np.testing.assert_array_equal(estimate, again)
+        np.testing.assert_array_equal(answer, ITERATES[round_])
+        for key in before:
+            np.testing.assert_array_equal(memory[key], before[key])
+        memory = after
+
+
+@pytest.mark.parametrize("name", ESTIMATES)
+def test_the_first_estimate_is_the_first_answer(name: str) -> None:
+    np.testing.assert_array_equal(ESTIMATES[name].of(ITERATES[0], ESTIMATES[name].start(START), 0)[0], ITERATES[0])
 
 
 # ---------------------------------------------------------------- release rules

@@ -11,12 +11,12 @@ from privopt.measure.clips import l2
 from privopt.measure.measurement import Measurement
 from privopt.measure.mechanisms import gaussian, laplace
 from privopt.measure.queries import gradient
-from privopt.measure.samplers import disjoint_batches, fixed_size, full_batch, poisson
+from privopt.measure.samplers import Sampler, disjoint_batches, fixed_size, full_batch, poisson
 from privopt.postprocess.updates import sgd
 from privopt.privacy.budget import Budget
 from privopt.privacy.calibrate import calibrate
 from privopt.privacy.ledger import Ledger
-from privopt.recipe import Recipe, always
+from privopt.recipe import Recipe, always, every, first
 from privopt.recipes import METHODS, dp_sgd
 from tests.laws.table import CLIPS, FITTING, MECHANISMS, METHODS_THAT_SAMPLE, QUERIES, SAMPLES, UNPRICED, Unreadable, composed
 
@@ -75,6 +75,21 @@ def test_a_fixed_size_that_cannot_be_drawn_is_refused(batch_size: int, size: int
 def test_no_parts_are_refused() -> None:
     with pytest.raises(CompositionError, match="at least one part"):
         disjoint_batches(0, key=0)
+
+
+def test_disjoint_batches_among_rounds_that_cost_something_else_are_refused() -> None:
+    """The first round of an epoch pays for all of it: of the rounds below, some would be paid by another's event, or by none."""
+
+    def plan(sampling: Sampler, noise_multiplier: float) -> Measurement:
+        return Measurement(sampling, [gradient() @ l2(1.0)], gaussian(noise_multiplier))
+
+    cut = disjoint_batches(3, key=0)
+    for other in (plan(full_batch(), 2.0), plan(disjoint_batches(2, key=0), 2.0), plan(cut, 3.0)):
+        for anchor, then in ((plan(cut, 2.0), other), (other, plan(cut, 2.0))):
+            with pytest.raises(CompositionError, match="pays for an epoch in its first round"):
+                first(anchor, then=then)
+    every(2, plan(cut, 2.0), otherwise=plan(cut, 2.0))
+    every(2, plan(poisson(0.1), 2.0), otherwise=plan(full_batch(), 3.0))
 
 
 @pytest.mark.parametrize("rounds", [0, -1])

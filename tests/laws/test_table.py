@@ -12,6 +12,7 @@ import privopt.measure.mechanisms
 import privopt.measure.queries
 import privopt.measure.samplers
 import privopt.perexample.losses
+import privopt.postprocess.estimates
 import privopt.postprocess.regularizers
 import privopt.postprocess.release
 import privopt.postprocess.updates
@@ -48,6 +49,7 @@ def implementations(module: ModuleType) -> set[str]:
         (privopt.measure.clips, table.CLIPS),
         (privopt.measure.mechanisms, table.MECHANISMS),
         (privopt.perexample.losses, table.LOSSES),
+        (privopt.postprocess.estimates, table.ESTIMATES),
         (privopt.postprocess.updates, table.UPDATES),
         (privopt.postprocess.release, table.RELEASES),
         (privopt.postprocess.regularizers, table.REGULARIZERS),
@@ -59,7 +61,7 @@ def test_every_implementation_of_a_slot_is_in_the_table(module: ModuleType, know
 
 
 def test_every_entry_of_the_table_is_what_its_name_says() -> None:
-    for entries in (table.QUERIES, table.UPDATES, table.RELEASES, table.REGULARIZERS, table.LOSSES):
+    for entries in (table.QUERIES, table.ESTIMATES, table.UPDATES, table.RELEASES, table.REGULARIZERS, table.LOSSES):
         for name, made in entries.items():
             assert type(made).__name__ == name
     for makers in (table.CLIPS, table.MECHANISMS):

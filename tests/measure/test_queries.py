@@ -97,6 +97,10 @@ def test_a_clip_by_distance_is_an_l2_clip_of_what_the_iterate_moved() -> None:
     at = Trajectory(np.array([3.0, 4.0]), np.zeros(2))
     assert l2_moved(0.1).at(at) == l2(0.5)
     assert l2_moved(0.1).at(Trajectory(at.current, at.current)) == l2(0.0)
+    assert l2_moved(0.1, most=0.3).at(at) == l2(0.3)
+    assert l2_moved(0.1, most=0.7).at(at) == l2(0.5)
+    with pytest.raises(CompositionError, match="most=-1"):
+        l2_moved(0.1, most=-1.0)
     with pytest.raises(CompositionError, match="how far the iterate moved"):
         l2_moved(0.1).sum(oracle("Logistic", "dense", 0)(np.zeros(WIDTH + 1), None))
 

@@ -29,6 +29,13 @@ def test_sgd_steps_against_the_gradient() -> None:
     np.testing.assert_allclose(steps(sgd(0.1), 2), [-0.1 * G, -0.1 * G])
 
 
+def test_sgd_takes_no_step_longer_than_the_longest() -> None:
+    np.testing.assert_allclose(steps(sgd(0.1, longest=1.0), 1)[0], -0.1 * G)
+    np.testing.assert_allclose(steps(sgd(0.1, longest=0.01), 1)[0], -0.01 * G / np.linalg.norm(G))
+    still, _ = sgd(0.1, longest=0.01).step(0 * G, {}, 0)
+    np.testing.assert_array_equal(still, 0 * G)
+
+
 def test_momentum_adds_up_what_came_before() -> None:
     np.testing.assert_allclose(steps(momentum(0.1, 0.5), 3), [-0.1 * G, -0.15 * G, -0.175 * G])
 

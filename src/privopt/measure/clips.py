@@ -78,28 +78,31 @@ class l1:  # noqa: N801
 
 @dataclass(frozen=True)
 class l2_moved:  # noqa: N801
-    """Clip to `rate` × the distance between the two last iterates: for differences of gradients.
+    """Clip to `rate` × the distance between the two last iterates, but to no more than `most`: for differences of gradients.
 
-    For a loss whose gradient is `rate`-Lipschitz nothing is cut. **Guarantee** as `l2`: the iterates are public, so the bound of
-    a round depends on no example of it.
+    For a loss whose gradient is `rate`-Lipschitz nothing is cut, unless `most` cuts it. **Guarantee** as `l2`: the iterates are
+    public, so the bound of a round depends on no example of it.
 
     >>> l2_moved(2.0).at(Trajectory(np.array([3.0, 4.0]), np.zeros(2))).bound
     10.0
     """
 
     rate: float
+    most: float = math.inf
     order: ClassVar[Literal[1, 2]] = 2
 
     def __post_init__(self) -> None:
         _check(self.rate)
+        if not self.most >= 0:
+            raise CompositionError(f"l2_moved(…, most={self.most}): the largest bound is a number ≥ 0.")
 
     @property
     def bound(self) -> float:
-        return math.inf  # until it is known how far the iterate moved
+        return self.most  # until it is known how far the iterate moved
 
     def at(self, trajectory: Trajectory) -> l2:
         xp = array_namespace(trajectory.current)
-        return l2(self.rate * float(xp.linalg.vector_norm(trajectory.current - trajectory.previous)))
+        return l2(min(self.rate * float(xp.linalg.vector_norm(trajectory.current - trajectory.previous)), self.most))
 
     def sum(self, grads: PerExampleVectors) -> Array:
         raise CompositionError("l2_moved bounds nothing before it is known how far the iterate moved: use .at(trajectory).")
