@@ -6,20 +6,28 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
 
 from privopt.errors import InputError
-from privopt.perexample.torch.data import call, rows_of, synthetic
+from privopt.perexample.torch.data import call, moved, rows_of, synthetic
+from privopt.perexample.torch.draws import Draws
 
 MEMORY = 256 << 20  # bytes of activations at a time
 SAMPLED = 64  # examples whose content is fingerprinted
 
 
 def as_dataset(data: Any) -> Dataset[Any]:
-    """A map-style dataset of (inputs, targets)."""
-    if isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
-        if len(data[0]) != len(data[1]):
-            raise InputError(f"there are {len(data[0])} inputs, but {len(data[1])} targets.")
+    """A map-style dataset."""
+    tensors = isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Tensor) for part in data)
+    if isinstance(data, tuple) and not tensors:
+        raise InputError(
+            f"the data are ({', '.join(type(part).__name__ for part in data[:3])}), but a pair of tensors (inputs, targets) or a "
+            "map-style Dataset is needed. torch.as_tensor makes a tensor of an array."
+        )
+    if tensors:
+        if data[0].shape[:1] != data[1].shape[:1]:
+            sizes = [part.shape[0] if part.ndim else "no" for part in data]
+            raise InputError(f"there are {sizes[0]} inputs, but {sizes[1]} targets.")
         return TensorDataset(data[0], data[1])
     if isinstance(data, IterableDataset) or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         raise InputError(
@@ -29,6 +37,29 @@ def as_dataset(data: Any) -> Dataset[Any]:
     return data
 
 
+def as_model(model: Any) -> nn.Module:
+    """A module of torch."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"the model is a {type(model).__name__}, but a torch.nn.Module is needed.")
+    return model
+
+
+def pairs(data: Dataset[Any]) -> Dataset[Any]:
+    """A dataset of (inputs, targets)."""
+    first = data[0]
+    if not isinstance(first, tuple | list) or len(first) != 2:
+        found = f"{len(first)} things" if isinstance(first, tuple | list) else f"a {type(first).__name__}"
+        raise InputError(
+            f"an item of the dataset is {found}, but a pair (inputs, targets) is needed. Several inputs are a tuple: ((a, b), y)."
+        )
+    return data
+
+
+def first_of(data: Dataset[Any]) -> Any:
+    """The first example as a batch of one."""
+    return default_collate([data[0]])
+
+
 def physical_batch_size(model: nn.Module, inputs: Any) -> int:
     """How many examples at a time keep the activations of a forward pass within `MEMORY`; measured on made-up examples."""
     saved = 0
@@ -36,26 +67,34 @@ def physical_batch_size(model: nn.Module, inputs: Any) -> int:
     def weigh(tensor: Tensor) -> Tensor:
         nonlocal saved
         saved += tensor.numel() * tensor.element_size()
-        return tensor
+        return tensor.detach()
 
     examples = 2
     fixed = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-    with torch.autograd.graph.saved_tensors_hooks(weigh, lambda tensor: tensor), torch.random.fork_rng(devices=[]):
-        call(model, synthetic(rows_of(inputs, slice(0, 1)), examples, torch.Generator().manual_seed(0)))
+    device = next(model.parameters()).device
+    made_up = moved(synthetic(rows_of(inputs, slice(0, 1)), examples, torch.Generator().manual_seed(0)), device)
+    with torch.autograd.graph.saved_tensors_hooks(weigh, lambda tensor: tensor), Draws(device).again():
+        call(model, made_up)
     each = max(1, saved - fixed) / examples
     return int(min(max(MEMORY / each, 8), 4096))
 
 
 def fingerprint(dataset: Dataset[Any], model: nn.Module, settings: object) -> str:
-    """Of the data (all of a TensorDataset, some examples of any other), the model's start and the settings."""
+    """Of the data (all of a TensorDataset, some examples of any other), the model's values and the settings."""
     digest = hashlib.sha256(repr(settings).encode())
     for name, tensor in model.state_dict().items():
-        digest.update(name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(name.encode())
+        digest.update(_bytes(tensor))
     if isinstance(dataset, TensorDataset):
         for tensor in dataset.tensors:
-            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+            digest.update(_bytes(tensor))
     else:
         size = len(dataset)  # type: ignore[arg-type]
         for place in range(0, size, max(1, size // SAMPLED)):
             digest.update(pickle.dumps(dataset[place]))
     return digest.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    content: bytes = tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes()
+    return content

@@ -12,7 +12,7 @@ from privopt.errors import InputError
 
 def size_of(data: Any) -> int:
     """How many examples there are."""
-    tensors = [x for x in _leaves(data) if isinstance(x, Tensor)]
+    tensors = [x for x in leaves(data) if isinstance(x, Tensor)]
     sizes = {x.shape[0] if x.ndim else 0 for x in tensors}
     if len(sizes) != 1:
         raise InputError(
@@ -30,9 +30,10 @@ def rows_of(data: Any, rows: Tensor | slice) -> Any:
     return None if data is None else tree_map(lambda x: x[rows] if isinstance(x, Tensor) else x, data)
 
 
-def _leaves(data: Any) -> list[Any]:
+def leaves(data: Any) -> list[Any]:
+    """All tensors, and whatever else there is."""
     if isinstance(data, tuple):
-        return [leaf for part in data for leaf in _leaves(part)]
+        return [leaf for part in data for leaf in leaves(part)]
     return [data] if isinstance(data, Tensor) else tree_flatten(data)[0]
 
 
@@ -65,3 +66,33 @@ def synthetic(data: Any, examples: int, generator: torch.Generator, *, positive:
         return torch.randint(0, 2, shape, generator=generator).to(x)
 
     return tree_map(made, data)
+
+
+def described(data: Any) -> str:
+    """Types and shapes, not values.
+
+    >>> described((torch.zeros(7, 2), torch.zeros(7, dtype=torch.long)))
+    'float32 (examples, 2) and int64 (examples)'
+    """
+    tensors = [x for x in leaves(data) if isinstance(x, Tensor)]
+    return " and ".join(
+        f"{str(x.dtype).removeprefix('torch.')} ({', '.join(['examples', *map(str, x.shape[1:])])})" for x in tensors
+    )
+
+
+def moved(data: Any, device: torch.device) -> Any:
+    """The data where the model is. They may wait on the CPU; on another device nobody would expect them to."""
+
+    def there(x: Any) -> Any:
+        if not isinstance(x, Tensor) or x.device == device:
+            return x
+        if x.device.type != "cpu":
+            raise InputError(
+                f"the data are on {x.device}, the model is on {device}. Put both on one device, or leave the data on the CPU: "
+                "each batch is then moved to the model."
+            )
+        return x.to(device)
+
+    if isinstance(data, tuple):
+        return tuple(moved(part, device) for part in data)
+    return there(data) if isinstance(data, Tensor) else tree_map(there, data)

@@ -22,6 +22,13 @@ class Layout:
             raise UnsupportedLayer(f"{type(model).__name__} has no trainable parameter: none has requires_grad=True.")
         first_name, first = next(iter(self.parameters.items()))
         self.dtype, self.device = first.dtype, first.device
+        if self.dtype not in (torch.float32, torch.float64):
+            raise UnsupportedLayer(
+                f"{first_name} is {self.dtype}: norms that are rounded so much bound nothing. Keep the parameters in float32 "
+                "(model.float()) and run the forward pass under torch.autocast."
+            )
+        if self.device.type == "meta":
+            raise UnsupportedLayer(f"{first_name} is on the meta device and has no values. Make the model on a real device.")
         self.slices: dict[str, slice] = {}
         self.size = 0
         for name, parameter in self.parameters.items():

@@ -56,6 +56,6 @@ def clipped_sum(
     """
     from privopt.perexample.torch.oracle import TorchOracle
 
-    oracle = TorchOracle(model, loss, inputs, targets, chunk=chunk, check=False, flatten=False)
+    oracle = TorchOracle(model, loss, inputs, targets, chunk=chunk, check=False)
     total = oracle(None, None).fold(clip_weights(clip_bound))
     return oracle.layout.views(total)

@@ -8,7 +8,7 @@ recorded, so code that draws random numbers or mixes examples is found out.
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,12 +18,13 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call, vjp, vmap
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from privopt.perexample.torch.draws import Draws
 from privopt.perexample.torch.errors import UnsupportedLayer
 from privopt.perexample.torch.factors import Dense
 from privopt.perexample.torch.layers.site import Site
 from privopt.perexample.torch.tape import Found, Gradients, Tape
 
-AGREE = 1e-3  # relative: a second run of the same code in the same precision
+AGREE = {None: 1e-3, torch.float16: 1e-2, torch.bfloat16: 3e-2}  # relative: a second run of the same code, under autocast to …
 
 
 @dataclass
@@ -32,7 +33,8 @@ class Frame:
 
     module: nn.Module
     arguments: Any
-    random_state: Tensor | None
+    draws: Draws | None
+    cast_to: torch.dtype | None  # by autocast
     results: list[Any] = field(default_factory=list)  # of the modules that it called
     outgoing: list[Tensor] = field(default_factory=list)  # values that its code computed …
     edges: list[GradientEdge | None] = field(default_factory=list)  # … and where their gradients are caught
@@ -60,8 +62,10 @@ class Glue:
             args, kwargs = _twins((args, kwargs))
             _send(caller, (args, kwargs))
         if module in self._modules:
-            state = torch.get_rng_state() if module.training else None
-            self._stack.append(Frame(module, _copied((args, kwargs)), state))
+            device = getattr(module, self._modules[module][1][0]).device
+            draws = Draws(device) if module.training else None
+            cast_to = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
+            self._stack.append(Frame(module, _copied((args, kwargs)), draws, cast_to))
         else:
             self._stack.append(None)
         return args, kwargs
@@ -133,14 +137,15 @@ def replayed(frame: Frame, own: list[str], places: list[int], cotangents: list[T
     def one(*values: Tensor) -> tuple[dict[str, Tensor], tuple[Tensor, ...]]:
         parts = [x.unsqueeze(0) if b else x for x, b in zip(values[: len(tensors)], batched, strict=True)]
         sent, pull = vjp(lambda p: code(p, *parts), parameters)[:2]
-        (gradients,) = pull(tuple(g.reshape(s.shape) for g, s in zip(values[len(tensors) :], sent, strict=True)))
+        (gradients,) = pull(tuple(g.reshape(s.shape).to(s.dtype) for g, s in zip(values[len(tensors) :], sent, strict=True)))
         return gradients, tuple(s.squeeze(0) for s in sent)
 
     deltas = [site.first(cotangent) for cotangent in cotangents]
     expected = [site.first(frame.outgoing[place]) for place in places]
-    with torch.random.fork_rng(enabled=frame.random_state is not None, devices=[]):
-        if frame.random_state is not None:
-            torch.set_rng_state(frame.random_state)
+    with ExitStack() as stack:
+        if frame.draws is not None:
+            stack.enter_context(frame.draws.again())
+        stack.enter_context(torch.autocast(deltas[0].device.type, frame.cast_to, enabled=frame.cast_to is not None))
         try:
             dims = tuple(0 if b else None for b in batched) + (0,) * len(deltas)
             with warnings.catch_warnings():
@@ -149,7 +154,7 @@ def replayed(frame: Frame, own: list[str], places: list[int], cotangents: list[T
         except (RuntimeError, NotImplementedError):  # an operation that vmap does not know: one example after the other
             gradients, sent = _each_alone(code, parameters, tensors, batched, deltas, site.examples)
     for value, wanted in zip(sent, expected, strict=True):
-        if not _agree(value.reshape(wanted.shape), wanted):
+        if not _agree(value.reshape(wanted.shape), wanted, AGREE[frame.cast_to]):
             raise UnsupportedLayer(
                 f"{site.name or 'the model'} ({site.kind}) computes something else for one example than for a batch: its own "
                 "code draws random numbers, mixes examples or remembers. Put that into another module (nn.Dropout for F.dropout)."
@@ -171,7 +176,7 @@ def _each_alone(
         with torch.enable_grad():
             leaves = {name: value.clone().requires_grad_() for name, value in parameters.items()}
             sent = code(leaves, *(x[i : i + 1].clone() if b else x for x, b in zip(tensors, batched, strict=True)))
-            pairs = [(s, d[i].reshape(s.shape)) for s, d in zip(sent, deltas, strict=True) if s.requires_grad]
+            pairs = [(s, d[i].reshape(s.shape).to(s.dtype)) for s, d in zip(sent, deltas, strict=True) if s.requires_grad]
         outputs.append([s.detach().squeeze(0) for s in sent])
         ends, starts = zip(*pairs, strict=True) if pairs else ((), ())
         found = torch.autograd.grad(ends, list(leaves.values()), starts, allow_unused=True) if pairs else [None] * len(leaves)
@@ -180,11 +185,11 @@ def _each_alone(
     return gradients, tuple(torch.stack(values) for values in zip(*outputs, strict=True))
 
 
-def _agree(value: Tensor, wanted: Tensor) -> bool:
+def _agree(value: Tensor, wanted: Tensor, tolerance: float) -> bool:
     usable = torch.isfinite(wanted)
     gap = torch.where(usable, value - wanted, 0.0).abs().amax() if wanted.numel() else 0.0
     size = torch.where(usable, wanted, 0.0).abs().amax() if wanted.numel() else 0.0
-    return bool(gap <= AGREE * size + 1e-12)
+    return bool(gap <= tolerance * size + 1e-12)
 
 
 def _run(module: nn.Module, parameters: dict[str, Tensor], arguments: Any, results: list[Any]) -> list[Tensor]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from privopt.errors import CompositionError
+from privopt.perexample.torch.exact import exact
 from privopt.perexample.torch.factors import Dense, Factor
 from privopt.perexample.torch.factors.factor import BLOCK, absolutes, squares
 from privopt.perexample.torch.flat import Layout
@@ -55,16 +56,18 @@ class TorchGrads:
         if order not in (1, 2):
             raise CompositionError(f"norms of order {order}: order 1 and order 2 are there.")
         if order not in self._norms:
-            parts = [self._powers(name, order) for name in self._names()]
-            total = torch.stack(parts).sum(0) if parts else self._zeros()
-            self._norms[order] = total.sqrt() if order == 2 else total
+            with exact(self._layout.device):
+                parts = [self._powers(name, order) for name in self._names()]
+                total = torch.stack(parts).sum(0) if parts else self._zeros()
+                self._norms[order] = total.sqrt() if order == 2 else total
         return self._norms[order]
 
     def layer_norms(self, order: int = 2) -> dict[str, Tensor]:
         """The norm of each example's gradient of each parameter, for clips that bound each on its own."""
-        found = {name: self._powers(name, order) for name in self._names()}
-        powers = {name: found.get(name, self._zeros()) for name in self._layout.slices}
-        return {name: power.sqrt() if order == 2 else power for name, power in powers.items()}
+        with exact(self._layout.device):
+            found = {name: self._powers(name, order) for name in self._names()}
+            powers = {name: found.get(name, self._zeros()) for name in self._layout.slices}
+            return {name: power.sqrt() if order == 2 else power for name, power in powers.items()}
 
     def weighted_sum(self, weights: Any, out: Tensor | None = None) -> Tensor:
         """Σ wᵢ gᵢ, flat. An example of weight 0 is absent, even if its vector is not finite.
@@ -76,7 +79,7 @@ class TorchGrads:
             by_name = {name: self._weights(given) for name, given in weights.items()}
         else:
             by_name = dict.fromkeys(self._layout.slices, self._weights(weights))
-        with torch.no_grad():
+        with exact(self._layout.device):
             total = torch.zeros(self._layout.size, dtype=self._layout.dtype, device=self._layout.device) if out is None else out
             if self._diagonal is None:
                 self._add(by_name, total)
@@ -102,7 +105,7 @@ class TorchGrads:
         if not _same(self._diagonal, other._diagonal):
             mine, its = self._formed(), other._formed()
         factors: dict[str, Factor] = {}
-        with torch.no_grad():
+        with exact(self._layout.device):
             for name in mine._factors | its._factors:
                 if name in mine._factors and name in its._factors:
                     factors[name] = mine._factors[name].minus(its._factors[name], weight)
@@ -132,7 +135,7 @@ class TorchGrads:
     def dense(self) -> Tensor:
         """(examples, parameters): the vectors themselves, formed."""
         rows = torch.zeros(self.examples, self._layout.size, dtype=self._layout.dtype, device=self._layout.device)
-        with torch.no_grad():
+        with exact(self._layout.device):
             for name, factor in self._factors.items():
                 rows[:, self._layout.slices[name]] = factor.dense().reshape(self.examples, -1)
             if self._diagonal is not None:
@@ -162,23 +165,22 @@ class TorchGrads:
 
     def _powers(self, name: str, order: int) -> Tensor:
         """‖gᵢ‖² or ‖gᵢ‖₁ of one parameter."""
-        with torch.no_grad():
-            diagonal, shift = self._part(name, self._diagonal), self._part(name, self._shift)
-            factor = self._factors.get(name)
-            if factor is None:
-                assert shift is not None
-                return self._zeros() + (shift.square() if order == 2 else shift.abs()).sum()
-            if shift is None:
-                return factor.squared_norms(diagonal) if order == 2 else factor.absolute_norms(diagonal)
-            if order == 1:
-                return self._formed_powers(factor, torch.arange(self.examples), diagonal, shift, order)
-            own, constant = factor.squared_norms(diagonal), shift.square().sum()
-            powers = own + 2 * factor.dots(shift if diagonal is None else shift * diagonal) + constant
-            doubtful = powers < DOUBTFUL * (own.sqrt() + constant.sqrt()).square()  # they nearly cancel: rounding would show
-            if bool(doubtful.any()):
-                index = doubtful.nonzero().squeeze(1)
-                powers = powers.index_copy(0, index, self._formed_powers(factor, index, diagonal, shift, order))
-            return powers
+        diagonal, shift = self._part(name, self._diagonal), self._part(name, self._shift)
+        factor = self._factors.get(name)
+        if factor is None:
+            assert shift is not None
+            return self._zeros() + (shift.square() if order == 2 else shift.abs()).sum()
+        if shift is None:
+            return factor.squared_norms(diagonal) if order == 2 else factor.absolute_norms(diagonal)
+        if order == 1:
+            return self._formed_powers(factor, torch.arange(self.examples), diagonal, shift, order)
+        own, constant = factor.squared_norms(diagonal), shift.square().sum()
+        powers = own + 2 * factor.dots(shift if diagonal is None else shift * diagonal) + constant
+        doubtful = powers < DOUBTFUL * (own.sqrt() + constant.sqrt()).square()  # they nearly cancel: rounding would show
+        if bool(doubtful.any()):
+            index = doubtful.nonzero().squeeze(1)
+            powers = powers.index_copy(0, index, self._formed_powers(factor, index, diagonal, shift, order))
+        return powers
 
     def _formed_powers(self, factor: Factor, index: Tensor, diagonal: Tensor | None, shift: Tensor, order: int) -> Tensor:
         step = max(1, BLOCK // max(1, shift.numel()))

@@ -4,11 +4,25 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from privopt.perexample.torch.errors import UnsupportedLoss
 
 Loss = Callable[..., Tensor]  # (output, *targets) → (examples,)
+
+CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss)
+ALIKE = (  # output and targets have one shape; torch would stretch them, and mix examples
+    nn.BCELoss,
+    nn.BCEWithLogitsLoss,
+    nn.HuberLoss,
+    nn.KLDivLoss,
+    nn.L1Loss,
+    nn.MSELoss,
+    nn.PoissonNLLLoss,
+    nn.SmoothL1Loss,
+    nn.SoftMarginLoss,
+)
 
 
 def per_example(loss: Loss) -> Loss:
@@ -35,6 +49,7 @@ def per_example(loss: Loss) -> Loss:
     ignored = getattr(loss, "ignore_index", None)
 
     def values(output: Any, *targets: Any) -> Tensor:
+        check_targets(loss, output, *targets)
         found: Tensor = inner(output, *targets)
         if found.ndim == 0:
             raise UnsupportedLoss(f'{type(loss).__name__} gives one value for a batch even with reduction="none".')
@@ -47,3 +62,54 @@ def per_example(loss: Loss) -> Loss:
         return rows.mean(1) if averaged else rows.sum(1)
 
     return values
+
+
+def check_targets(loss: Loss, output: Any, *targets: Any) -> None:
+    """Refuse targets that a loss of torch cannot take. The message says what may be, never what is."""
+    if len(targets) != 1 or not isinstance(output, Tensor) or not isinstance(targets[0], Tensor):
+        return
+    (target,), kind = targets, type(loss).__name__
+    if isinstance(loss, CLASSES + ALIKE) and (not output.ndim or output.shape[0] != target.shape[0]):
+        raise UnsupportedLoss(
+            f"the model's output has shape {tuple(output.shape)} for a batch of {target.shape[0]}: the examples must be the "
+            "first dimension. Keep the batch first everywhere (batch_first=True), and do not sum or average over it."
+        )
+    if isinstance(loss, CLASSES) and output.ndim > 1:
+        if target.is_floating_point() and isinstance(loss, nn.CrossEntropyLoss) and target.shape == output.shape:
+            return  # probabilities
+        if target.dtype not in (torch.int64, torch.uint8):
+            raise UnsupportedLoss(f"{kind} takes classes as torch.int64, but the targets are {target.dtype}. Use targets.long().")
+        wanted = (output.shape[0], *output.shape[2:])
+        if target.shape != wanted:
+            raise UnsupportedLoss(
+                f"{kind} takes one class for each of {_shape(output)} without dimension 1, but the targets are {_shape(target)}."
+            )
+        _check_range(loss, output.shape[1], target)
+    if isinstance(loss, ALIKE):
+        if target.shape != output.shape:
+            raise UnsupportedLoss(
+                f"{kind} compares numbers one by one, but the output is {_shape(output)} and the targets are {_shape(target)}. "
+                "Give both one shape: output.squeeze(1), or targets.unsqueeze(1)."
+            )
+        if isinstance(loss, nn.BCELoss | nn.BCEWithLogitsLoss) and not target.is_floating_point():
+            raise UnsupportedLoss(f"{kind} takes probabilities, but the targets are {target.dtype}. Use targets.float().")
+
+
+def _check_range(loss: Loss, classes: int, target: Tensor) -> None:
+    if not target.numel():
+        return
+    real = target[target != getattr(loss, "ignore_index", -100)]
+    if classes == 1:
+        raise UnsupportedLoss(
+            f"{type(loss).__name__} of one output is the same for every label. Give the model one output for each class, or use "
+            "BCEWithLogitsLoss."
+        )
+    if real.numel() and not (bool(real.min() >= 0) and bool(real.max() < classes)):
+        raise UnsupportedLoss(
+            f"{type(loss).__name__} on {classes} outputs takes the classes 0 … {classes - 1}, but some label is outside. "
+            "Count classes from 0, and give the model one output for each."
+        )
+
+
+def _shape(tensor: Tensor) -> str:
+    return f"({', '.join(['examples', *map(str, tensor.shape[1:])])})"

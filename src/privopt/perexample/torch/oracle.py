@@ -1,6 +1,7 @@
 """The oracle: per-example gradients of a network on its data."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -8,13 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, default_collate
 
+from privopt.errors import InputError, PrivoptError
 from privopt.perexample.torch.check import check_model
 from privopt.perexample.torch.chunked import ChunkedGrads
-from privopt.perexample.torch.data import rows_of, size_of
+from privopt.perexample.torch.data import moved, rows_of, size_of
 from privopt.perexample.torch.flat import FlatParameters, Layout
 from privopt.perexample.torch.functions import gradients
 from privopt.perexample.torch.grads import TorchGrads
-from privopt.perexample.torch.losses import Loss, per_example
+from privopt.perexample.torch.losses import Loss, check_targets, per_example
 from privopt.perexample.torch.record import Recorder
 
 
@@ -44,11 +46,10 @@ class TorchOracle:
         *,
         chunk: int | None = None,
         check: bool = True,
-        flatten: bool = True,
     ) -> None:
         self._size = size_of((inputs, targets))
         self._fetch: Callable[[Tensor | slice], tuple[Any, Any]] = lambda rows: rows_of((inputs, targets), rows)
-        self._start(model, loss, chunk, check, flatten)
+        self._start(model, loss, chunk, check, targets)
 
     @classmethod
     def of_dataset(
@@ -71,15 +72,19 @@ class TorchOracle:
             return (inputs, targets) if len(places) else rows_of((inputs, targets), slice(0))
 
         oracle._fetch = fetch
-        oracle._start(model, loss, chunk, check, flatten=True)
+        oracle._start(model, loss, chunk, check, None)
         return oracle
 
-    def _start(self, model: nn.Module, loss: Loss, chunk: int | None, check: bool, flatten: bool) -> None:
-        self.model, self.loss, self._chunk = model, per_example(loss), chunk
+    def _start(self, model: nn.Module, loss: Loss, chunk: int | None, check: bool, targets: Any) -> None:
+        if not callable(loss):
+            raise InputError(f"the loss is a {type(loss).__name__}, but a function or a loss module of torch is needed.")
+        self.model, self.loss, self.chunk = model, per_example(loss), chunk
         self._recorder = Recorder(model)
+        self.layout = Layout(model)
         if check and self._size:
-            check_model(self._recorder, self.loss, *self._fetch(slice(0, 1)))
-        self.layout = FlatParameters(model) if flatten else Layout(model)
+            output = check_model(self._recorder, self.loss, *self._read(slice(0, 1)))
+            if isinstance(output, Tensor) and isinstance(targets, Tensor):
+                check_targets(loss, output.detach()[:1].expand(self._size, *output.shape[1:]), targets)
 
     @property
     def size(self) -> int:
@@ -88,8 +93,9 @@ class TorchOracle:
 
     @property
     def flat(self) -> FlatParameters:
-        """θ: the model's trainable parameters as one vector."""
-        assert isinstance(self.layout, FlatParameters)
+        """θ: the model's trainable parameters as one vector, of which they become views."""
+        if not isinstance(self.layout, FlatParameters):
+            self.layout = FlatParameters(self.model)
         return self.layout
 
     def __call__(self, parameters: Tensor | None, rows: Any) -> TorchGrads | ChunkedGrads:
@@ -97,7 +103,7 @@ class TorchOracle:
         index = slice(0, self._size) if rows is None else torch.as_tensor(np.asarray(rows), dtype=torch.long)
         count = self._size if isinstance(index, slice) else len(index)
         at = None if parameters is None else torch.as_tensor(parameters)
-        if self._chunk is None or count <= self._chunk:
+        if self.chunk is None or count <= self.chunk:
             return self._gradients(at, index)
         held = self.layout.flat() if at is None else at.detach().clone()  # chunks may be computed again, later
 
@@ -105,9 +111,31 @@ class TorchOracle:
             part = slice(start, stop) if isinstance(index, slice) else index[start:stop]
             return self._gradients(held if isinstance(self.layout, FlatParameters) else None, part)
 
-        return ChunkedGrads(compute, count, self._chunk, self.layout)
+        return ChunkedGrads(compute, count, self.chunk, self.layout)
+
+    def _read(self, rows: Tensor | slice) -> tuple[Any, Any]:
+        inputs, targets = moved(self._fetch(rows), self.layout.device)
+        return inputs, targets
 
     def _gradients(self, parameters: Tensor | None, rows: Tensor | slice) -> TorchGrads:
         if parameters is not None:
             self.flat.assign(parameters)
-        return gradients(self._recorder, self.layout, self.loss, *self._fetch(rows))
+        with silent():
+            return gradients(self._recorder, self.layout, self.loss, *self._read(rows))
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Errors of other people's code on private examples, without what they say: that may hold a private value."""
+    try:
+        yield
+    except PrivoptError:
+        raise
+    except Exception as error:
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
+            raise InputError("the memory does not hold one chunk of examples: use a smaller physical_batch_size.") from None
+        raise InputError(
+            f"reading a batch, the model or the loss failed ({type(error).__name__}), though made-up examples worked: some "
+            "example is not like them, perhaps a token that is not in an embedding's table. What the error says is not shown: it "
+            "may hold a private value."
+        ) from None

@@ -3,8 +3,10 @@
 import copy
 from collections.abc import Iterable
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from privopt.perexample.torch.errors import UnsupportedLayer
@@ -33,6 +35,24 @@ def refuse_mixing(modules: Iterable[tuple[str, nn.Module]]) -> list[tuple[str, n
                 "Use track_running_stats=False."
             )
     return norms
+
+
+def refuse_rounding(model: nn.Module, device: torch.device) -> None:
+    """Refuse products of float32 that torch was told to round: a norm and a sum that are rounded differently bound nothing."""
+    if device.type == "cuda":
+        lowered = {"torch.backends.cuda.matmul": getattr(torch.backends.cuda.matmul, "fp32_precision", "none")}
+        if any(isinstance(module, _ConvNd) for module in model.modules()):
+            conv = getattr(torch.backends.cudnn, "conv", None)
+            lowered["torch.backends.cudnn.conv"] = getattr(conv, "fp32_precision", "none")
+    else:
+        matmul = getattr(torch.backends.mkldnn, "matmul", None)
+        lowered = {"torch.backends.mkldnn.matmul": getattr(matmul, "fp32_precision", "none")}
+    for name, precision in lowered.items():
+        if precision not in ("none", "ieee"):
+            raise UnsupportedLayer(
+                f"products of float32 are rounded to {precision}, so a clip would not keep its bound. "
+                f'Set {name}.fp32_precision = "ieee"; torch.autocast is as fast, and keeps it.'
+            )
 
 
 def batch_dims(model: nn.Module) -> dict[nn.Module, int]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from privopt.perexample.torch.errors import UnsupportedLayer, UnsupportedLoss
+from privopt.perexample.torch.exact import exact, whole
 from privopt.perexample.torch.factors import Factor, Outer
 from privopt.perexample.torch.factors.joined import joined
 from privopt.perexample.torch.room import Room
@@ -66,13 +67,13 @@ class Tape:
         edges = [edge for tap in taps for edge in tap.edges]
         if not edges or not losses.requires_grad:
             return {}
-        gradients: Sequence[Tensor | None] = torch.autograd.grad(losses, edges, torch.ones_like(losses), allow_unused=True)
         examples = losses.shape[0]
         found: dict[nn.Parameter, list[Factor]] = {}
         start = 0
-        with torch.no_grad():
+        with exact(losses.device):
+            gradients = _backward(losses, edges)
             for tap in taps:
-                own = gradients[start : start + len(tap.edges)]
+                own = [None if gradient is None else whole(gradient) for gradient in gradients[start : start + len(tap.edges)]]
                 start += len(tap.edges)
                 for tensor, version in tap.watched:
                     if tensor._version != version:
@@ -83,8 +84,19 @@ class Tape:
                 if any(gradient is not None for gradient in own):
                     for parameter, factor in tap.made(own, examples):
                         found.setdefault(parameter, []).append(factor)
-            whole = {parameter: joined(factors) for parameter, factors in found.items()}
-        for factor in whole.values():
+            made = {parameter: joined(factors) for parameter, factors in found.items()}
+        for factor in made.values():
             if isinstance(factor, Outer):
                 factor.room = self._room
-        return whole
+        return made
+
+
+def _backward(losses: Tensor, edges: Sequence[GradientEdge]) -> Gradients:
+    try:
+        return torch.autograd.grad(losses, edges, torch.ones_like(losses), allow_unused=True)
+    except RuntimeError as error:
+        if "use_reentrant" not in str(error):
+            raise
+        raise UnsupportedLayer(
+            "the model calls torch.utils.checkpoint with use_reentrant=True, which hides its layers. Use use_reentrant=False."
+        ) from None

@@ -11,6 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from privopt.perexample.torch.errors import UnsupportedLayer
+from privopt.perexample.torch.exact import whole
 from privopt.perexample.torch.factors import Dense, Outer, Signal, Term
 from privopt.perexample.torch.layers.linear import over_time
 from privopt.perexample.torch.layers.site import Site
@@ -94,7 +95,7 @@ class _Taps:
         def made(gradients: Gradients, examples: int) -> Found:
             deltas = self._first(gradients[0], examples)
             if weight.requires_grad and isinstance(weight, nn.Parameter):
-                yield weight, Outer.of(self._first(kept, examples), deltas, weight.shape)
+                yield weight, Outer.of(self._first(whole(kept), examples), deltas, weight.shape)
             if bias is not None and bias.requires_grad and isinstance(bias, nn.Parameter):
                 yield bias, Dense(over_time(deltas))
 
@@ -135,7 +136,7 @@ class _Taps:
                 longest = max(d.shape[1] for d in deltas)
                 a, d = (
                     torch.stack([F.pad(x, (0, 0, 0, longest - x.shape[1])) for x in sides], 1).flatten(0, 1)
-                    for sides in (kept, deltas)
+                    for sides in ([whole(x) for x in kept], deltas)
                 )
                 yield weight, Outer([Term(Signal(a), d)], weight.shape, groups=3)
             if bias is not None and bias.requires_grad:

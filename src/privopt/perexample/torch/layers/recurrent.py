@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from privopt.perexample.torch.errors import UnsupportedLayer
+from privopt.perexample.torch.exact import whole
 from privopt.perexample.torch.factors import Dense, Outer
 from privopt.perexample.torch.layers.site import Site
 from privopt.perexample.torch.tape import Found, Gradients, Tape
@@ -187,9 +188,13 @@ _rnn: Callable[..., tuple[Tensor, ...]] = _Rnn.apply
 
 
 def recurrent(module: nn.RNNBase, name: str, tape: Tape) -> Callable[..., Any]:
-    """The module's forward, recorded."""
+    """The module's forward, recorded; in single precision, also under autocast."""
 
     def forward(input: Any, hx: Any = None) -> Any:  # noqa: A002  # torch's name
+        with torch.autocast(next(module.parameters()).device.type, enabled=False):
+            return recorded(input, hx)
+
+    def recorded(input: Any, hx: Any) -> Any:  # noqa: A002
         packed = isinstance(input, PackedSequence)
         lengths: Tensor | None = None
         if packed:
@@ -200,9 +205,10 @@ def recurrent(module: nn.RNNBase, name: str, tape: Tape) -> Callable[..., Any]:
             raise UnsupportedLayer(
                 f"{name} ({type(module).__name__}) was given one sequence without a batch dimension. Use x.unsqueeze."
             )
+        sequence = whole(sequence)
         steps, examples, _ = sequence.shape
         directions = 2 if module.bidirectional else 1
-        states = hx if isinstance(hx, tuple) else (hx,)
+        states = tuple(whole(state) for state in (hx if isinstance(hx, tuple) else (hx,)) if state is not None)
         if hx is None:
             zeros = sequence.new_zeros(module.num_layers * directions, examples, module.hidden_size)
             states = (zeros, zeros)
@@ -213,7 +219,7 @@ def recurrent(module: nn.RNNBase, name: str, tape: Tape) -> Callable[..., Any]:
             for direction in range(directions):
                 place = layer * directions + direction
                 x = layer_input if not direction else _turned(layer_input, backwards)
-                start = [state[place] for state in states if state is not None]
+                start = [state[place] for state in states]
                 hs, h, *cells = _direction(module, name, tape, x, layer, direction, start)
                 if lengths is not None:  # the states after each example's own last step
                     index = (lengths.to(hs.device) - 1).view(1, -1, 1).expand(1, -1, hs.shape[2])
