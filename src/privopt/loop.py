@@ -96,9 +96,11 @@ def run(
                 direction = direction + recipe.regularizer.gradient(at.current)
             step, memory = recipe.update.step(direction, memory, done, known)
             side, carry = recipe.side.observe(noisy.value, side, done), noisy.carry
-            at = Trajectory(at.current + step, at.current)
+            step += at.current
+            at = Trajectory(step, at.current)
             kept = recipe.release.observe(kept, done, rounds, at.current)
             done += 1
+            del noisy, direction, step  # their memory is used again
             if progress is not None:
                 progress(done)
         worked = time.perf_counter() - paid
@@ -112,7 +114,7 @@ def run(
             save_cost, unsaved = time.perf_counter() - started, 0.0
         # what is paid ahead is worth the wait for the disk; without a checkpoint so far, a killed run replays from its beginning
         block = max(1, math.ceil(max(pay_cost, save_cost) / DURABILITY / max(worked / block, 1e-9)))
-    recorded, planned = spending.since(first), recipe.planned_event(done)
+    recorded, planned = spending.since(first), compose(events[:done])
     if recorded != planned:
         raise LedgerError(f"planned {planned}, but recorded {recorded}.")
     return Result(recipe.release.select(kept), done, recorded, stopped_early=done < rounds)

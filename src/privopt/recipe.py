@@ -2,14 +2,15 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from privopt.errors import CompositionError
 from privopt.measure.measurement import Measurement, Measuring
+from privopt.measure.randomness import Rng
 from privopt.measure.samplers import disjoint_batches
 from privopt.postprocess.estimates import Estimate, newest_answer
 from privopt.postprocess.regularizers import Regularizer
-from privopt.postprocess.release import ReleaseRule, last
+from privopt.postprocess.release import ReleaseRule, last, random_round
 from privopt.postprocess.side_information import SideInformation, nothing
 from privopt.postprocess.updates import UpdateRule
 from privopt.privacy.events import DpEvent, compose
@@ -63,9 +64,26 @@ class Recipe:
             raise CompositionError(f"a recipe has at least one round, not {self.rounds}.")
 
     def events(self, rounds: int | None = None) -> list[DpEvent]:
-        """What each round will cost."""
-        return [self.measurement(round_).event(round_) for round_ in range(self.rounds if rounds is None else rounds)]
+        """What each round will cost; rounds that cost the same in a row share one event."""
+        events: list[DpEvent] = []
+        for round_ in range(self.rounds if rounds is None else rounds):
+            event = self.measurement(round_).event(round_)
+            events.append(events[-1] if events and event == events[-1] else event)
+        return events
 
     def planned_event(self, rounds: int | None = None) -> DpEvent:
         """What the whole run will cost, or its first rounds."""
         return compose(self.events(rounds))
+
+    def stop(self, rng: Rng) -> int:
+        """After how many rounds this run will stop: a draw, if the release rule stops at a random round; else all of them."""
+        if not isinstance(self.release, random_round):
+            return self.rounds
+        return self.release.rounds(self.release.start(None, self.rounds, rng), self.rounds)
+
+    def stopped(self, rounds: int) -> "Recipe":
+        """The recipe whose random number of rounds was drawn: exactly these are run.
+
+        **Guarantee** The draw depends on no data, so noise that keeps these rounds within a budget keeps the run within it.
+        """
+        return replace(self, rounds=rounds, release=last()) if isinstance(self.release, random_round) else self

@@ -19,15 +19,15 @@ SOURCES_OF_RANDOMNESS = {"default_rng", "Generator", "RandomState", "PCG64", "PC
 
 ALLOWED = {
     "measure/randomness.py": DRAWING | SOURCES_OF_RANDOMNESS,
-    "measure/samplers.py": {"choice", "binomial", "integers", "Generator", "PCG64DXSM", "randbits"},  # rows, and keys of cuts
-    "measure/mechanisms/gaussian.py": {"standard_normal"},
+    "measure/samplers.py": {"choice", "geometric", "integers", "Generator", "PCG64DXSM", "randbits"},  # rows, and keys of cuts
+    "measure/mechanisms/gaussian.py": {"normal"},
     "measure/mechanisms/laplace.py": {"laplace"},
     "measure/mechanisms/gamma_norm.py": {"standard_normal", "gamma"},
     "postprocess/release.py": {"integers"},
     "perexample/public.py": {"permutation", "Generator", "PCG64DXSM"},  # the order of public rows: it hides nothing
 }
 WITH_TORCH = {
-    "measure/torch_randomness.py": {"normal_", "Generator"},
+    "measure/torch_randomness.py": {"normal_", "Generator", "integers"},
     "perexample/torch/data.py": {"rand", "randn", "randint"},  # made-up examples, to try a model on: they hide nothing
     "perexample/torch/check.py": {"Generator"},
     "nets/data.py": {"Generator"},
@@ -73,7 +73,7 @@ def test_every_file_that_may_draw_does() -> None:
         ("import random\nchosen = random.choice([1, 2])", "choice"),
         ("rng.shuffle(rows)", "shuffle"),
         ("rng.random(3)", "random"),
-        ("from privopt.measure.randomness import Rng, standard_normal", "standard_normal"),
+        ("from privopt.measure.randomness import Rng, normal", "normal"),
         ("draw = torch.randn if normal else None", "randn"),
         ("from scipy import stats\nstats.norm.rvs(size=3)", "rvs"),
     ],

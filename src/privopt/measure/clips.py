@@ -33,8 +33,8 @@ class Clip(Protocol):
         """The clip of a round: its bound is a number, which may depend on where the public iterates are."""
         ...
 
-    def sum(self, grads: PerExampleVectors) -> Array:
-        """The sum of the clipped vectors."""
+    def sum(self, grads: PerExampleVectors, weight: float = 1.0) -> Array:
+        """weight × the sum of the clipped vectors."""
         ...
 
 
@@ -55,8 +55,8 @@ class l2:  # noqa: N801  # a constructor that reads as a phrase
     def at(self, trajectory: Trajectory) -> "l2":
         return self
 
-    def sum(self, grads: PerExampleVectors) -> Array:
-        return _clipped_sum(grads, self.order, self.bound)
+    def sum(self, grads: PerExampleVectors, weight: float = 1.0) -> Array:
+        return _clipped_sum(grads, self.order, self.bound, weight)
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class l1:  # noqa: N801
     def at(self, trajectory: Trajectory) -> "l1":
         return self
 
-    def sum(self, grads: PerExampleVectors) -> Array:
-        return _clipped_sum(grads, self.order, self.bound)
+    def sum(self, grads: PerExampleVectors, weight: float = 1.0) -> Array:
+        return _clipped_sum(grads, self.order, self.bound, weight)
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class l2_moved:  # noqa: N801
         xp = array_namespace(trajectory.current)
         return l2(min(self.rate * float(xp.linalg.vector_norm(trajectory.current - trajectory.previous)), self.most))
 
-    def sum(self, grads: PerExampleVectors) -> Array:
+    def sum(self, grads: PerExampleVectors, weight: float = 1.0) -> Array:
         raise CompositionError("l2_moved bounds nothing before it is known how far the iterate moved: use .at(trajectory).")
 
 
@@ -113,14 +113,15 @@ def _check(bound: float) -> None:
         raise CompositionError(f"a clip bound is a finite number ≥ 0, not {bound}.")
 
 
-def _clipped_sum(grads: PerExampleVectors, order: int, bound: float) -> Array:
-    """Σ gᵢ · min(1, C/‖gᵢ‖). A vector that is not finite has weight 0."""
+def _clipped_sum(grads: PerExampleVectors, order: int, bound: float, weight: float) -> Array:
+    """weight · Σ gᵢ · min(1, C/‖gᵢ‖). A vector that is not finite is absent."""
 
     def weights(norms: Any) -> Any:
+        inside = bound / norms.clip(bound) * weight  # 0/0, a zero vector under a zero bound, is NaN here
+        if bound > 0 and math.isfinite(float(norms.sum())):
+            return inside
         xp = array_namespace(norms)
-        inside = bound / xp.clip(norms, min=bound)  # 0/0, a zero vector under a zero bound, is NaN here
-        whole = bound > 0 and bool(xp.isfinite(xp.sum(norms)))
-        return inside if whole else xp.where(xp.isfinite(norms) & (bound > 0), inside, xp.zeros_like(norms))
+        return xp.where(xp.isfinite(norms) & (bound > 0), inside, xp.zeros_like(norms))
 
     with np.errstate(all="ignore"):  # a warning would tell something about the data
         return grads.fold(weights, order)

@@ -92,11 +92,24 @@ def _flatten(event: DpEvent, times: int) -> Iterator[tuple[DpEvent, int]]:
                 yield from _flatten(inner, 1)
         case ComposedDpEvent(events=parts):
             for _ in range(times):
-                for part in parts:
-                    yield from _flatten(part, 1)
+                for part, count in _runs(parts):
+                    yield from _flatten(part, count)
         case _:
             if times:
                 yield event, times
+
+
+def _runs(events: Iterable[DpEvent]) -> Iterator[tuple[DpEvent, int]]:
+    """The same object several times in a row, as plans have it, is compared but once."""
+    held, count = None, 0
+    for event in events:
+        if event is not held:
+            if held is not None:
+                yield held, count
+            held, count = event, 0
+        count += 1
+    if held is not None:
+        yield held, count
 
 
 def compose(events: Iterable[DpEvent]) -> DpEvent:
