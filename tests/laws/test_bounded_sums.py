@@ -155,6 +155,26 @@ def test_removing_one_row_of_a_linear_model_moves_the_sum_by_at_most_the_bound(
     check_bounded(clip, table.batch(), [other.batch() for other in others], slack)
 
 
+WEIGHTS = st.sampled_from([0.0, 5e-324, 1e-200, 1e-100, 0.3, 1.0, 7.0, 1e100, 1e200])
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "csr"])
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("name", CLIPS)
+@given(st.data())
+def test_removing_one_row_that_was_scaled_by_a_public_diagonal_moves_the_sum_by_at_most_the_bound(
+    name: str, loss: str, sparse: bool, data: st.DataObject
+) -> None:
+    table = data.draw(tables(loss, sparse, "float64"))
+    clip = CLIPS[name](data.draw(BOUNDS))
+    length = len(table.parameters)
+    diagonal = data.draw(st.one_of(arrays(float, length, elements=WEIGHTS), arrays(float, length, elements=st.floats(0.1, 9.0))))
+    others = [table.without(row) for row in range(len(table.rows))]
+    with np.errstate(all="ignore"):
+        check_bounded(clip, table.grads().scaled(diagonal), [other.grads().scaled(diagonal) for other in others])
+        check_bounded(clip, table.batch().scaled(diagonal), [other.batch().scaled(diagonal) for other in others])
+
+
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "csr"])
 @pytest.mark.parametrize("name", CLIPS)
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -144,3 +144,16 @@ def test_a_momentum_that_nobody_knows_is_refused() -> None:
     at = Trajectory(np.zeros(WIDTH + 1), np.zeros(WIDTH + 1), Known(scale=np.ones(WIDTH + 1)))
     with pytest.raises(CompositionError, match="public momentum"):
         preconditioned_gradient(0.5)(oracle("Logistic", "dense", 0), None, at)
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("loss", ["Logistic", "Multinomial"])
+def test_a_diagonal_that_stays_is_met_once_and_one_that_changes_in_place_is_met_anew(loss: str, storage: str) -> None:
+    model, rng = oracle(loss, storage, 1), np.random.default_rng(2)
+    here, diagonal, some = rng.standard_normal(model.dimension), rng.uniform(0.1, 3.0, model.dimension), np.array([4, 0, 4])
+    for _ in range(3):
+        for rows in (some, None, some, some, None, None):
+            count = SIZE if rows is None else len(rows)
+            expected = np.linalg.norm(formed(model(here, rows), count) * diagonal, axis=1)
+            np.testing.assert_allclose(model(here, rows).scaled(diagonal).norms(2), expected, rtol=1e-5)
+        diagonal *= rng.uniform(0.5, 2.0, model.dimension)

@@ -1,49 +1,43 @@
 """Public rows: mean gradients of batches of data that hide nothing.
 
-The batch of a round depends on the round's number alone, so a resumed run asks for the same ones. Each pass over the rows has
-an order of its own.
+The batch of a round depends on the round's number alone, so a resumed run asks for the same ones.
 """
-
-from functools import lru_cache
 
 import numpy as np
 
-from privopt.perexample.grads import Array, Oracle, Rows, Vector
+from privopt.perexample.design import Design
+from privopt.perexample.grads import Vector
+from privopt.perexample.losses import Loss
 
 
 class PublicRows:
-    """(θ, round) → the mean gradient of a batch of public rows, through the same model as the private ones.
+    """(θ, round) → the mean gradient of a batch of public rows of a linear model, in the frame of the private ones.
 
     Whoever makes one says that its rows are public: they are used without noise, and no event is recorded.
 
-    >>> from privopt.perexample.grads import Materialized
-    >>> class Points:
-    ...     size = 3
-    ...     def __call__(self, parameters, rows):
-    ...         return Materialized(np.array([[1.0], [2.0], [6.0]])[rows])
-    >>> public = PublicRows(Points(), batch_size=1)
-    >>> public.epoch, sorted(float(public(None, round_)[0]) for round_ in range(3))
-    (3, [1.0, 2.0, 6.0])
+    >>> from privopt.perexample.design import Frame
+    >>> from privopt.perexample.losses import Squared
+    >>> public = PublicRows(Design(np.eye(3), Frame(intercept=0.0)), np.array([1.0, 2.0, 3.0]), Squared(), batch_size=1)
+    >>> public.epoch, sum(public(np.zeros(3), round_) for round_ in range(3)).tolist()
+    (3, [-1.0, -2.0, -3.0])
     """
 
-    def __init__(self, oracle: Oracle, batch_size: int = 64) -> None:
-        self._oracle, self._batch = oracle, min(batch_size, oracle.size)
+    def __init__(self, design: Design, targets: Vector, loss: Loss, batch_size: int = 64) -> None:
+        batches = public_batches(len(design), batch_size)
+        self._loss, self._batches = loss, [(design.take(rows), targets[rows]) for rows in batches]
 
     @property
     def epoch(self) -> int:
-        return self._oracle.size // self._batch
+        return len(self._batches)
 
-    def __call__(self, parameters: Array, round_: int) -> Array:
-        rows = rows_of_round(self._oracle.size, self._batch, round_)
-        return self._oracle(parameters, rows).weighted_sum(np.ones(self._batch)) / self._batch
-
-
-def rows_of_round(size: int, batch: int, round_: int) -> Rows:
-    """The rows of a batch: the next ones in the shuffled order of this pass, which leaves out what does not fill a batch."""
-    pass_, place = divmod(round_, size // batch)
-    return _order(size, pass_)[place * batch : (place + 1) * batch]
+    def __call__(self, parameters: Vector, round_: int) -> Vector:
+        batch, targets = self._batches[round_ % len(self._batches)]
+        coefficients = parameters if self._loss.outputs == 1 else parameters.reshape(self._loss.outputs, -1)
+        residuals = self._loss.residuals(batch.scores(coefficients), targets)
+        return batch.weighted_sum(residuals).ravel() / len(targets)
 
 
-@lru_cache(maxsize=2)
-def _order(size: int, pass_: int) -> Vector:
-    return np.random.Generator(np.random.PCG64DXSM(pass_)).permutation(size)
+def public_batches(size: int, batch_size: int) -> list[Vector]:
+    """The rows, shuffled once and cut into batches of at least this size, or into one."""
+    order = np.random.Generator(np.random.PCG64DXSM(0)).permutation(size)
+    return np.array_split(order, max(1, size // batch_size))

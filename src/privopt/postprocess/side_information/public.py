@@ -7,8 +7,6 @@ alone, so a run that is resumed sees the same ones.
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from array_api_compat import array_namespace
-
 from privopt.postprocess.side_information.slot import State, Unmoved
 from privopt.trajectory import Known
 
@@ -50,7 +48,7 @@ class public_rms(Unmoved):  # noqa: N801
     def at(self, parameters: Any, state: State, round_: int) -> tuple[Known, State]:
         gradient = self.gradient(parameters, round_)
         second = self.decay * state["second"] + (1 - self.decay) * gradient**2
-        return Known(gradient, _root(second, self.stability)), {"second": second}
+        return Known(gradient, second**0.5 + self.stability), {"second": second}
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class public_sum(Unmoved):  # noqa: N801
     def at(self, parameters: Any, state: State, round_: int) -> tuple[Known, State]:
         gradient = self.gradient(parameters, round_)
         second = state["second"] + gradient**2
-        return Known(gradient, _root(second, self.stability)), {"second": second}
+        return Known(gradient, second**0.5 + self.stability), {"second": second}
 
 
 @dataclass(frozen=True)
@@ -85,8 +83,4 @@ class public_moments(Unmoved):  # noqa: N801
         gradient = self.gradient(parameters, round_)
         first = self.first_decay * state["first"] + (1 - self.first_decay) * gradient
         second = self.decay * state["second"] + (1 - self.decay) * gradient**2
-        return Known(gradient, _root(second, self.stability), first), {"first": first, "second": second}
-
-
-def _root(second: Any, stability: float) -> Any:
-    return array_namespace(second).sqrt(second) + stability
+        return Known(gradient, second**0.5 + self.stability, first), {"first": first, "second": second}

@@ -1,0 +1,187 @@
+"""How the rows of a linear model are stored: dense, CSR, or a few rows of a CSR matrix; sparse rows have no centre.
+
+`norms` are exact for any row. `squares` are faster; a sum of them that is not above `SURE` may have lost digits to numbers that
+are too small, or too large, to be squared.
+"""
+
+import itertools
+
+import numpy as np
+import scipy.sparse as sp
+
+from privopt.perexample.grads import Vector
+
+CHUNK = 1 << 18  # elements at a time where a copy is needed: two megabytes
+CACHED = 1 << 16  # elements at a time where a copy should stay in the processor's cache
+SURE = 1e-280
+SPAN = 1e-120  # of weights, smallest to largest, whose squares lose nothing
+
+
+class Dense:
+    """Rows of an array."""
+
+    def __init__(self, values: Vector) -> None:
+        self._values = values
+        self.shape = (int(values.shape[0]), int(values.shape[1]))
+
+    def take(self, rows: Vector) -> "Dense":
+        return Dense(self._values[rows])
+
+    def without(self, rows: Vector) -> "Dense":
+        return Dense(np.where(rows[:, None], 0.0, self._values))
+
+    def times(self, slopes: Vector) -> Vector:
+        product: Vector = self._values @ slopes
+        return product
+
+    def transposed_times(self, weights: Vector) -> Vector:
+        product: Vector = self._values.T @ weights
+        return product
+
+    def norms(self, order: int, centre: Vector | None, scale: Vector | None) -> Vector:
+        """Of (row − centre)/scale."""
+        total = np.empty(self.shape[0])
+        step = max(1, CHUNK // max(1, self.shape[1]))
+        with np.errstate(all="ignore"):
+            for start in range(0, len(total), step):
+                chunk = self._values[start : start + step]
+                if centre is not None:
+                    chunk = chunk - centre
+                if scale is not None:
+                    chunk = chunk / scale
+                total[start : start + step] = _norms(np.abs(chunk), order)
+        return total
+
+    def squares(self, centre: Vector | None, weights: Vector) -> Vector:
+        """Σ (weight × (entry − centre))²: (rows,) for a vector of weights, (rows, outputs) for columns × outputs."""
+        squared, unit = _squared(weights)
+        total = np.empty((self.shape[0], *weights.shape[1:]))
+        step = max(1, CACHED // max(1, self.shape[1]))
+        room = np.empty((min(step, self.shape[0]), self.shape[1]))
+        for start in range(0, len(total), step):
+            chunk = self._values[start : start + step]
+            part = room[: len(chunk)]
+            if centre is not None:
+                chunk = np.subtract(chunk, centre, out=part)
+            np.matmul(np.multiply(chunk, chunk, out=part), squared, out=total[start : start + step])
+        return _scaled_back(total, unit)
+
+
+class Csr:
+    """All rows of a CSR matrix."""
+
+    def __init__(self, matrix: sp.csr_array | sp.csr_matrix) -> None:
+        if not matrix.has_canonical_format:  # an entry stored in two parts has a larger norm than its parts
+            matrix = matrix.copy()
+            matrix.sum_duplicates()
+        self._matrix = matrix
+        self._squares: sp.csr_array | sp.csr_matrix | None = None
+        self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
+
+    def take(self, rows: Vector) -> "CsrRows":
+        return CsrRows(self._matrix, rows)
+
+    def without(self, rows: Vector) -> "Csr":
+        matrix = self._matrix.copy()
+        matrix.data[np.repeat(rows, np.diff(matrix.indptr))] = 0.0
+        return Csr(matrix)
+
+    def times(self, slopes: Vector) -> Vector:
+        product: Vector = self._matrix @ slopes
+        return product
+
+    def transposed_times(self, weights: Vector) -> Vector:
+        product: Vector = self._matrix.T @ weights
+        return product
+
+    def norms(self, order: int, centre: Vector | None, scale: Vector | None) -> Vector:
+        """Of row/scale."""
+        starts, size = self._matrix.indptr, self.shape[0]
+        total = np.zeros(size)
+        edges = np.searchsorted(starts, np.arange(0, int(starts[-1]) + CHUNK, CHUNK))
+        for first, after in itertools.pairwise(np.unique([0, *edges.clip(max=size), size])):
+            part = slice(starts[first], starts[after])
+            row_of = np.repeat(np.arange(after - first), np.diff(starts[first : after + 1]))
+            entries, columns = self._matrix.data[part], self._matrix.indices[part]
+            total[first:after] = _sparse_norms(entries, columns, row_of, after - first, order, scale)
+        return total
+
+    def squares(self, centre: Vector | None, weights: Vector) -> Vector:
+        """Σ (weight × entry)²; the squares of the entries are kept, beside them."""
+        if self._squares is None:
+            matrix = self._matrix
+            self._squares = type(matrix)((matrix.data**2, matrix.indices, matrix.indptr), shape=matrix.shape)
+        squared, unit = _squared(weights)
+        return _scaled_back(self._squares @ squared, unit)
+
+
+class CsrRows:
+    """A few rows of a CSR matrix. scipy's own row indexing checks for longer than these sums take."""
+
+    def __init__(self, matrix: sp.csr_array | sp.csr_matrix, rows: Vector) -> None:
+        starts, lengths = matrix.indptr[rows], matrix.indptr[rows + 1] - matrix.indptr[rows]
+        ends = np.cumsum(lengths)
+        places = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
+        self._data, self._columns = matrix.data[places], matrix.indices[places]
+        self._row_of = np.repeat(np.arange(len(rows)), lengths)
+        self.shape = (len(rows), int(matrix.shape[1]))
+
+    def times(self, slopes: Vector) -> Vector:
+        if slopes.ndim == 2:
+            return np.stack([self.times(column) for column in slopes.T], axis=1)
+        return np.bincount(self._row_of, self._data * slopes[self._columns], minlength=self.shape[0])
+
+    def transposed_times(self, weights: Vector) -> Vector:
+        if weights.ndim == 2:
+            return np.stack([self.transposed_times(column) for column in weights.T], axis=1)
+        return np.bincount(self._columns, self._data * weights[self._row_of], minlength=self.shape[1])
+
+    def norms(self, order: int, centre: Vector | None, scale: Vector | None) -> Vector:
+        """Of row/scale."""
+        return _sparse_norms(self._data, self._columns, self._row_of, self.shape[0], order, scale)
+
+    def squares(self, centre: Vector | None, weights: Vector) -> Vector:
+        """Σ (weight × entry)²."""
+        if weights.ndim == 2:
+            return np.stack([self.squares(None, column) for column in weights.T], axis=1)
+        sizes = self._data * weights[self._columns]
+        sizes *= sizes
+        return np.bincount(self._row_of, sizes, minlength=self.shape[0])
+
+
+def _sparse_norms(entries: Vector, columns: Vector, row_of: Vector, rows: int, order: int, scale: Vector | None) -> Vector:
+    """Norms of rows that are given by their entries."""
+    with np.errstate(all="ignore"):
+        sizes = np.abs(entries) / (1.0 if scale is None else scale[columns])
+        largest = np.ones(rows)
+        if order == 2:  # as in `_norms`
+            largest[:] = 0.0
+            np.maximum.at(largest, row_of, sizes)
+            largest[largest == 0] = 1.0
+            sizes = (sizes / largest[row_of]) ** 2
+        sums = np.bincount(row_of, sizes, minlength=rows)
+        return sums if order == 1 else largest * np.sqrt(sums)
+
+
+def _norms(sizes: Vector, order: int) -> Vector:
+    """Norms of rows of absolute values; the squares of tiny numbers would be 0, and those of huge ones infinite."""
+    if order == 1:
+        return sizes.sum(axis=1)
+    largest = sizes.max(axis=1, initial=0.0)
+    unit = np.where(largest > 0, largest, 1.0)
+    return unit * np.sqrt(((sizes / unit[:, None]) ** 2).sum(axis=1))
+
+
+def _squared(weights: Vector) -> tuple[Vector, float]:
+    """Squares of weights in units of the largest; NaN, if they span more than squares can hold."""
+    unit = float(weights.max(initial=0.0))
+    least = float(weights.min(where=weights > 0, initial=np.inf))
+    return (weights / unit) ** 2 if SPAN * unit < least < np.inf else np.full_like(weights, np.nan), unit
+
+
+def _scaled_back(total: Vector, unit: float) -> Vector:
+    """Sums of squares in their own unit; NaN, where they may have lost digits."""
+    return np.where(total > SURE, total * unit * unit, np.nan)
+
+
+Stored = Dense | Csr | CsrRows
