@@ -199,6 +199,22 @@ def test_a_tiny_row_with_a_huge_target_moves_the_sum_by_at_most_the_bound(
     check_bounded(CLIPS[name](1.0), table.batch(), [table.without(1).batch()], 1e-5)
 
 
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "csr"])
+@pytest.mark.parametrize("name", CLIPS)
+@pytest.mark.parametrize(
+    ("entry", "other", "weight", "target"),
+    [(1e-170, 0.0, 0.5, -1e200), (1e-160, 0.0, 2.0, -1e200), (1.0, 0.0, 1e-200, -1e250), (1e150, 1e-130, 1e-170, -1e50)],
+)
+def test_a_scaled_row_whose_squares_are_lost_moves_the_sum_by_at_most_the_bound(
+    name: str, sparse: bool, entry: float, other: float, weight: float, target: float
+) -> None:
+    """The square of entry × weight is 0 in floating point, or so is that of the weight alone."""
+    rows, diagonal = np.array([[0.5, 1.0], [entry, other]]), np.array([weight, 1.0])
+    table = Table(rows, np.array([0.3, target]), Frame(intercept=0.0), sparse, Squared(), np.zeros(2))
+    for grads, alone in ((table.grads(), table.without(1).grads()), (table.batch(), table.without(1).batch())):
+        check_bounded(CLIPS[name](1.0), grads.scaled(diagonal), [alone.scaled(diagonal)])
+
+
 @pytest.mark.parametrize("name", CLIPS)
 def test_a_row_at_the_centre_with_a_huge_target_does_not_wash_out_the_others(name: str) -> None:
     rows = np.array([[0.5, 1.0], [5.0, 5.0], [0.7, 0.1]])
