@@ -1,0 +1,62 @@
+"""DP-SRM: private stochastic recursive momentum.
+
+Wang, Jayaraman, Evans, Gu, Efficient Privacy-Preserving Stochastic Nonconvex Optimization (UAI 2023), Algorithm 1.
+Symbols: C₁ -> clip_bound, C₂ -> change_bound, γ -> refresh, η -> learning_rate, ζ/(n₀L) -> longest_step, b₀ -> anchor_sampling
+"""
+
+import math
+
+from privopt.errors import CompositionError
+from privopt.measure.clips import l2
+from privopt.measure.measurement import Measurement
+from privopt.measure.mechanisms import gaussian
+from privopt.measure.queries import gradient, gradient_difference
+from privopt.measure.samplers import Sampler, full_batch
+from privopt.postprocess.estimates import recursive_momentum
+from privopt.postprocess.regularizers import Regularizer
+from privopt.postprocess.release import ReleaseRule, last
+from privopt.postprocess.schedules import Schedule
+from privopt.postprocess.updates import sgd
+from privopt.recipe import Recipe, first
+
+
+def dp_srm(
+    *,
+    rounds: int,
+    noise_multiplier: float,
+    clip_bound: float,
+    change_bound: float,
+    refresh: float,
+    learning_rate: float | Schedule,
+    longest_step: float = math.inf,
+    sampling: Sampler = full_batch(),  # noqa: B008  # frozen
+    anchor_sampling: Sampler | None = None,
+    anchor_noise: float = 1.0,
+    release: ReleaseRule = last(),  # noqa: B008
+    regularizer: Regularizer | None = None,
+) -> Recipe:
+    """θ ← θ − min{η, s/‖v‖} v, where v ← (1 − γ)v + γ·g̃ + (1 − γ)·(g̃ − g̃′) is carried from round to round.
+
+    g and g′ are gradients of the same examples at this iterate and at the one before, which are close: their difference is clipped
+    to C₂ ≪ C₁, and what is clipped to C₁ counts γ ≪ 1. The first round, an anchor, asks for g alone; it may sample otherwise, and
+    its noise multiplier is `anchor_noise` × z. A step of at most s = C₂/L cuts no difference of a loss with an L-Lipschitz gradient.
+
+    **Guarantee** Query: Σᵢ γ·clip(gᵢ, C₁) + (1 − γ)·clip(gᵢ − g′ᵢ, C₂) in all rounds but the first, so one example moves it by at
+    most γC₁ + (1 − γ)C₂ (eq. 6.1; section 7 prints C₁ and C₂ the other way round); Σᵢ clip(gᵢ, C₁) in the first. The noise is z
+    times these bounds. Event: sampling(Gaussian(z)) per round. v is computed from answers.
+
+    >>> recipe = dp_srm(rounds=3, noise_multiplier=2.0, clip_bound=1.0, change_bound=0.01, refresh=0.01, learning_rate=0.1)
+    >>> round(recipe.measurement(0).bound, 4), round(recipe.measurement(1).bound, 4)
+    (1.0, 0.0199)
+    """
+    if not 0 < refresh <= 1:
+        raise CompositionError(f"refresh is {refresh}, but the weight of a new gradient lies in (0, 1].")
+    noise = gaussian(noise_multiplier)
+    whole = gradient() @ l2(clip_bound)
+    moved = gradient_difference() @ l2(change_bound)
+    anchor = Measurement(anchor_sampling or sampling, [whole], gaussian(anchor_noise * noise_multiplier))  # lines 1–3
+    change = Measurement(sampling, [refresh * whole, (1 - refresh) * moved], noise)  # lines 6–8
+    update = sgd(learning_rate, longest_step)  # line 5
+    return Recipe(
+        rounds, first(anchor, then=change), update, release, regularizer, estimate=recursive_momentum(carry=1 - refresh)
+    )
