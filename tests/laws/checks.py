@@ -7,7 +7,7 @@ import numpy as np
 from scipy import stats
 
 from privopt.measure.clips import Clip
-from privopt.measure.measurement import Measurement
+from privopt.measure.measurement import Measurement, Measuring
 from privopt.measure.mechanisms import Mechanism
 from privopt.measure.randomness import Rng, generator
 from privopt.perexample.grads import Oracle, PerExampleVectors, Vector
@@ -99,7 +99,7 @@ def check_noise(name: str, mechanism: Mechanism, noise_multiplier: float, bound:
 
 
 def check_indistinguishable(
-    measurement: Measurement,
+    measurement: Measuring,
     one: Oracle,
     other: Oracle,
     neighbours: Neighbours,
@@ -126,7 +126,7 @@ def check_indistinguishable(
             assert float((a - claimed * b).max()) <= delta + margin
 
 
-def _answers(measurement: Measurement, oracle: Oracle, rounds: int, draws: int, rng: Rng) -> Vector:
+def _answers(measurement: Measuring, oracle: Oracle, rounds: int, draws: int, rng: Rng) -> Vector:
     return np.array(
         [[measurement.measure(oracle, NOWHERE, round_, rng).value[0] for round_ in range(rounds)] for _ in range(draws)]
     )

@@ -21,6 +21,7 @@ from privopt.postprocess.updates import (
     adam,
     mirror_mix,
     momentum,
+    projected,
     public_adam,
     public_rmsprop,
     rmsprop,
@@ -29,7 +30,7 @@ from privopt.postprocess.updates import (
 )
 from privopt.privacy.budget import Neighbours
 from privopt.recipe import Recipe
-from privopt.recipes import METHODS
+from privopt.recipes import METHODS, bassily_sgd, output_perturbation, rrpsgd
 
 SAMPLERS: dict[str, Callable[[int], Sampler]] = {  # for so many rows
     "poisson": lambda size: poisson(0.3),
@@ -55,6 +56,7 @@ UPDATES: dict[str, UpdateRule] = {
     "public_adam": public_adam(0.1),
     "mirror_mix": mirror_mix(0.1, horizon=5),
     "warm_up": warm_up(2, rmsprop(0.1), then=momentum(0.1)),
+    "projected": projected(momentum(0.1, 0.5), 0.7),
 }
 ESTIMATES: dict[str, Estimate] = {"newest_answer": newest_answer(), "recursive_momentum": recursive_momentum(0.9)}
 RELEASES: dict[str, ReleaseRule] = {
@@ -78,8 +80,40 @@ def _descent(name: str) -> Callable[[int, float], Recipe]:
     return lambda rounds, noise: METHODS[name].recipe(rounds=rounds, noise_multiplier=noise, clip_bound=1.0, learning_rate=0.1)
 
 
+LIMIT = 6.0  # of rows, for the methods whose guarantee rests on the constants of the logistic loss
+
+
+def _output_perturbation(rounds: int, noise: float) -> Recipe:
+    return output_perturbation(steps=1 + rounds // 10, noise_multiplier=noise, lipschitz=LIMIT, smoothness=LIMIT**2 / 4)
+
+
+def _rrpsgd(rounds: int, noise: float) -> Recipe:
+    return rrpsgd(max_rounds=rounds, noise_multiplier=noise, clip_bound=1.0, learning_rate=0.1)
+
+
+def _bassily_sgd(rounds: int, noise: float) -> Recipe:
+    return bassily_sgd(rounds=rounds, noise_multiplier=noise, clip_bound=1.0, radius=3.0, size=80, dimension=4)
+
+
+def _dp_srm(rounds: int, noise: float) -> Recipe:
+    return METHODS["dp-srm"].recipe(
+        rounds=rounds, noise_multiplier=noise, clip_bound=1.0, change_bound=0.2, refresh=0.2, learning_rate=0.1
+    )
+
+
+def _spiderboost(rounds: int, noise: float) -> Recipe:
+    return METHODS["spiderboost"].recipe(
+        rounds=rounds, noise_multiplier=noise, clip_bound=1.0, smoothness=2.0, period=4, learning_rate=0.1
+    )
+
+
 SAMPLES: dict[str, Callable[[int, float], Recipe]] = {  # (rounds, noise multiplier), for linear models of any size
     **{name: _descent(name) for name in DESCENT},
+    "dp-srm": _dp_srm,
+    "spiderboost": _spiderboost,
+    "output-perturbation": _output_perturbation,
+    "rrpsgd": _rrpsgd,
+    "bassily-sgd": _bassily_sgd,
 }
 
 
@@ -114,8 +148,14 @@ class Public:
 class Given:
     """An oracle whose per-example vectors are given, wherever it is asked; infinitely far away they are 0."""
 
+    smoothness = 0.0
+
     def __init__(self, vectors: Vector) -> None:
         self._vectors = np.asarray(vectors)
+
+    @property
+    def lipschitz(self) -> float:
+        return float(np.linalg.norm(self._vectors, axis=1).max())
 
     @property
     def size(self) -> int:

@@ -43,7 +43,7 @@ def check_recorded(recipe: Recipe, ledger: Ledger) -> None:
     assert ledger.event == result.event == recipe.planned_event(result.rounds) == spending.since(0)
     assert not result.stopped_early
     if not isinstance(recipe.release, random_round):
-        assert result.rounds == ROUNDS
+        assert result.rounds == recipe.rounds
         assert ledger.event == recipe.planned_event()
 
 

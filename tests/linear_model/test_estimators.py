@@ -61,16 +61,19 @@ def test_default_delta_is_a_power_of_ten_below_a_tenth_of_one_in_n() -> None:
 @pytest.mark.parametrize("kind", ESTIMATORS)
 def test_every_method_learns_with_its_defaults(kind: Any, method: str) -> None:
     X, y = binary(4000) if kind is LogisticRegression else linear(4000)
+    if (kind, method) == (Ridge, "output-perturbation"):
+        pytest.skip("squared loss has no bounded gradients: tests/linear_model/test_smooth_erm.py")
     model = kind(epsilon=3.0, method=method, random_state=0).fit(X, y)
     assert model.score(X, y) > (0.75 if kind is LogisticRegression else 0.85)
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name != "dp-gd"])
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in ("dp-gd", "output-perturbation")])
 def test_batches_are_poisson_and_paid_as_such(method: str) -> None:
     X, y = binary(3000)
     model = LogisticRegression(epsilon=2.0, method=method, batch_size=300, rounds=100, bounds=(-1, 1), random_state=0).fit(X, y)
     sampled = [(part, count) for part, count in atoms(model.privacy_.statement.event) if isinstance(part, PoissonSampledDpEvent)]
-    assert [(part.sampling_probability, count) for part, count in sampled] == [(0.1, 100)]
+    assert [(part.sampling_probability, count) for part, count in sampled] == [(0.1, model.n_iter_)]
+    assert model.n_iter_ == 100 or (method == "rrpsgd" and model.n_iter_ < 100)
     assert model.score(X, y) > 0.75
 
 

@@ -67,7 +67,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         size, columns = X.shape
         budget = Budget(self.epsilon, default_delta(size) if self.delta is None else self.delta, self.neighbours)
         outputs = loss(1.0).outputs
-        if budget.delta and (reason := drowned(size, outputs * (columns + bool(self.fit_intercept)), budget)):
+        if reason := drowned(size, outputs * (columns + bool(self.fit_intercept)), budget):
             warnings.warn(reason, PrivoptWarning, stacklevel=4)
         ledger = self.ledger if self.ledger is not None else Ledger()
         trained = train(

@@ -42,7 +42,8 @@ class Problem:
     size: int  # rows
     width: int  # coefficients per output, with the intercept
     row_norm: float  # of a typical row, with the intercept
-    alone: float  # the noise multiplier with which one Gaussian costs what is left of the budget
+    alone: float  # the noise multiplier with which one release costs what is left of the budget: Gaussian, or pure if δ = 0
+    pure: bool = False  # δ = 0
 
     @property
     def batch(self) -> float:

@@ -55,8 +55,14 @@ def scales(
     declared, estimated = [], []
     ask_columns = bounds is None and not sp.issparse(matrix)
     ask_target = targets is not None and target_bounds is None
-    ask_norm = not isinstance(bounds, numbers.Real)
-    alone = calibrate(GaussianDpEvent, budget, spent=spending.since(0), accountant=accountant)
+    told_norm = isinstance(bounds, numbers.Real)
+    ask_norm = not told_norm and budget.delta > 0
+    if budget.delta == 0 and (bounds is None or ask_target):
+        missing = [name for name, asked in (("bounds", bounds is None), ("target_bounds", ask_target)) if asked]
+        raise InputError(
+            f"delta is 0, but scales are estimated with Gaussian noise, which needs delta > 0: declare {' and '.join(missing)}."
+        )
+    alone = calibrate(GaussianDpEvent, budget, spent=spending.since(0), accountant=accountant) if budget.delta else math.inf
 
     low = high = None
     trusted = True
@@ -79,7 +85,7 @@ def scales(
             low, high, trusted = ranges.low[:columns], ranges.high[:columns], ranges.trusted
             missed = int((~ranges.known[:columns]).sum())
             estimated.append("the ranges of the columns" + (f" ({missed} had too few rows to tell)" if missed else ""))
-    elif bounds is not None and ask_norm:
+    elif bounds is not None and not told_norm:
         low, high = _column_bounds(bounds, columns)
         declared.append("the declared ranges of the columns")
     if targets is not None and target_bounds is not None and not ask_target:
@@ -95,13 +101,13 @@ def scales(
         noise = share_of(alone, NORM_SHARE, 1)
         row_norm = survey.typical_norm(norms, noise_multiplier=noise, spending=spending, rng=rng)
         estimated.append("the length of a typical row" + (" (too few rows to tell)" if row_norm is None else ""))
-    elif bounds is not None:
+    elif told_norm:
         row_norm = float(bounds)  # type: ignore[arg-type]
         if not (math.isfinite(row_norm) and row_norm > 0):
             raise InputError(f"bounds is {bounds}, but a row norm is a finite number > 0.")
         declared.append("the declared length of the rows")
     if row_norm is None:
-        row_norm = math.sqrt(columns)  # as if every entry were 1
+        row_norm = math.sqrt(columns)  # as if every entry were 1, which is the most that a column's range allows
     y_low, y_high = target_bounds or (-1.0, 1.0)
     target = ((y_low + y_high) / 2, (y_high - y_low) / 2 or 1.0)
     return Scales(Frame(centre, scale, INTERCEPT * row_norm if fit_intercept else 0.0), row_norm, target, declared, estimated)

@@ -12,22 +12,25 @@ from threadpoolctl import threadpool_limits
 
 from privopt.checkpoint import Checkpoint
 from privopt.errors import InputError, PrivoptWarning
+from privopt.linear_model import methods
 from privopt.linear_model.defaults import INTERCEPT
-from privopt.linear_model.methods import plan
 from privopt.linear_model.problem import Problem, Settings
 from privopt.linear_model.scaling import scales
 from privopt.loop import run
 from privopt.measure.randomness import Rng
 from privopt.perexample.design import Design
 from privopt.perexample.grads import Vector
+from privopt.perexample.limited import LimitedDesign
 from privopt.perexample.linear import LinearOracle
 from privopt.perexample.losses import Loss
 from privopt.privacy.accountants import epsilon
 from privopt.privacy.budget import Budget
 from privopt.privacy.calibrate import calibrate
-from privopt.privacy.events import GaussianDpEvent, compose
+from privopt.privacy.events import DpEvent, GaussianDpEvent, PureDpEvent, compose
 from privopt.privacy.ledger import Run
 from privopt.privacy.statement import Statement
+from privopt.recipe import Recipe
+from privopt.recipes import METHODS
 from privopt.recipes import method as method_of
 
 HOPELESS = 0.5  # noise on one averaged gradient, in clip bounds, that leaves nothing to learn from
@@ -82,6 +85,7 @@ def train(
     """
     size = int(matrix.shape[0])
     check(settings, budget)
+    methods.check(settings, loss(1.0))
     if budget.delta >= 1 / size:
         warnings.warn(
             f"delta = {budget.delta:.3g} is not below 1/n = {1 / size:.3g}: publishing one random row in full would satisfy "
@@ -102,21 +106,26 @@ def train(
     )
     shift, unit = found.target
     fitted = loss(unit if regression else 1.0)
-    design = Design(matrix, found.frame)
-    oracle = LinearOracle(design, (targets - shift) / unit if regression else targets, fitted)
-
     before = spending.since(0)
     problem = Problem(
         settings=settings,
         loss=fitted,
         size=size,
-        width=design.width,
+        width=int(matrix.shape[1]) + bool(settings.fit_intercept),
         row_norm=found.row_norm * (math.hypot(1.0, INTERCEPT) if settings.fit_intercept else 1.0),
-        alone=calibrate(GaussianDpEvent, budget, spent=before, accountant=settings.accountant),
+        alone=calibrate(one_release(budget), budget, spent=before, accountant=settings.accountant),
+        pure=budget.delta == 0,
     )
-    planned = plan(problem)
-    noise = calibrate(lambda z: planned.recipe(z).planned_event(), budget, spent=before, accountant=settings.accountant)
-    ready = planned.recipe(noise)
+    planned = methods.plan(problem)
+    rounds = planned.recipe(problem.alone).stop(rng)
+
+    def recipe(noise_multiplier: float) -> Recipe:
+        return planned.recipe(noise_multiplier).stopped(rounds)
+
+    noise = calibrate(lambda z: recipe(z).planned_event(), budget, spent=before, accountant=settings.accountant)
+    ready = recipe(noise)
+    design = Design(matrix, found.frame) if math.isinf(planned.limit) else LimitedDesign(matrix, found.frame, planned.limit)
+    oracle = LinearOracle(design, (targets - shift) / unit if regression else targets, fitted)
     if observer is not None:
         observer.start(
             ready.rounds,
@@ -169,9 +178,12 @@ def train(
 
 def check(settings: Settings, budget: Budget) -> None:
     """Refuse settings that cannot hold; nothing here depends on a value of the data."""
-    method_of(settings.method)
-    if budget.delta == 0:
-        raise InputError(f"delta is 0, but {settings.method} adds Gaussian noise, which needs delta > 0, such as 1e-6.")
+    method = method_of(settings.method)
+    if budget.delta == 0 and not method.pure:
+        able = ", ".join(name for name, other in METHODS.items() if other.pure)
+        raise InputError(
+            f"delta is 0, but {method.name} adds Gaussian noise, which needs delta > 0, such as 1e-6. Without delta: {able}."
+        )
     for name in ("clip_bound", "learning_rate", "rounds", "batch_size"):
         value = getattr(settings, name)
         if value is not None and not (math.isfinite(value) and value > 0):
@@ -184,17 +196,23 @@ def check(settings: Settings, budget: Budget) -> None:
         raise InputError(f"penalty is {settings.penalty!r}; it is 'ridge' or 'nonconvex'.")
 
 
+def one_release(budget: Budget) -> Callable[[float], DpEvent]:
+    """What one release with this noise costs: Gaussian noise, or noise of Gamma length where there is no δ to spend."""
+    return GaussianDpEvent if budget.delta else lambda noise_multiplier: PureDpEvent(1 / noise_multiplier)
+
+
 def drowned(size: int, width: int, budget: Budget) -> str | None:
     """Why a model of `width` coefficients would be nothing but noise, and what would help; `None` if it would not.
 
     The whole budget spent on one averaged gradient leaves noise of √width/(nμ) clip bounds on it, where one Gaussian with noise
-    1/μ costs the budget. Nothing is learnt when that is not well below the gradient itself.
+    1/μ costs the budget; without δ the noise has length width/(nε). Nothing is learnt when that is not well below the gradient.
     """
-    single = calibrate(GaussianDpEvent, budget)
-    noise = single * math.sqrt(width) / size
+    release = one_release(budget)
+    single = calibrate(release, budget)
+    noise = single * (math.sqrt(width) if budget.delta else width) / size
     if noise <= HOPELESS:
         return None
-    enough = epsilon(GaussianDpEvent(single * HOPELESS / noise), budget.delta, budget.neighbours)
+    enough = epsilon(release(single * HOPELESS / noise), budget.delta, budget.neighbours)
     return (
         f"{size} rows are too few for {width} coefficients at epsilon = {budget.epsilon:.3g}: the noise would drown the model. "
         f"epsilon ≥ {enough:.2g}, or {math.ceil(size * noise / HOPELESS)} rows, or fewer columns would help."

@@ -70,6 +70,20 @@ class Objective(Oracle, Protocol):
         ...
 
 
+class Convex(Oracle, Protocol):
+    """An oracle of convex losses, with constants that hold for every example that there could be, at all parameters."""
+
+    @property
+    def lipschitz(self) -> float:
+        """The longest gradient."""
+        ...
+
+    @property
+    def smoothness(self) -> float:
+        """How fast a gradient changes, at most."""
+        ...
+
+
 class Materialized:
     """Per-example vectors that exist as an array of one row per example.
 

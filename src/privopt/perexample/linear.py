@@ -106,6 +106,16 @@ class LinearOracle:
         """How many parameters there are."""
         return self._loss.outputs * self._design.width
 
+    @property
+    def lipschitz(self) -> float:
+        """How long an example's gradient is, at most, wherever it is taken: the longest residual × the longest row."""
+        return self._loss.steepness * self._design.limit
+
+    @property
+    def smoothness(self) -> float:
+        """How fast an example's gradient changes, at most; each example's loss is convex."""
+        return self._loss.curvature * self._design.limit**2
+
     def __call__(self, parameters: Vector, rows: Rows) -> LinearGrads:
         batch, scores, targets = self._scored(parameters, rows)
         with np.errstate(all="ignore"):  # a warning would tell something about the data

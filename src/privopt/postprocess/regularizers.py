@@ -3,6 +3,10 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
+from privopt.errors import CompositionError
+
 
 class Regularizer(Protocol):
     """A public term of the objective."""
@@ -32,3 +36,22 @@ class nonconvex:  # noqa: N801
 
     def gradient(self, parameters: Any) -> Any:
         return 2 * self.strength * self.mask * parameters / (1 + parameters**2) ** 2
+
+
+def strong_convexity(regularizer: Regularizer | None) -> float:
+    """μ, if the term makes every convex objective μ-strongly convex: the strength of a ridge on all parameters; 0 for no term.
+
+    >>> strong_convexity(ridge(0.1))
+    0.1
+    """
+    if regularizer is None:
+        return 0.0
+    if not isinstance(regularizer, ridge):
+        raise CompositionError(
+            f"{type(regularizer).__name__} is not convex, so nothing is known of descent on it here. Use ridge."
+        )
+    if not np.all(np.asarray(regularizer.mask) == 1.0):
+        raise CompositionError(
+            "this ridge leaves some parameters alone, so the objective is not strongly convex in them. Use ridge(strength)."
+        )
+    return regularizer.strength

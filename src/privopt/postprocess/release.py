@@ -1,5 +1,6 @@
 """Release rules: which iterate leaves. All iterates are private already, so choosing among them is free."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -62,10 +63,18 @@ class uniform_iterate(_Last):  # noqa: N801
 
 @dataclass(frozen=True)
 class random_round(_Last):  # noqa: N801
-    """Stop after a number of rounds drawn uniformly from 1 … T. It depends on no data, so only those rounds are paid."""
+    """Stop after a number of rounds drawn from 1 … T, uniformly or in proportion to `weights`, one for each.
+
+    It depends on no data, so only those rounds are paid.
+    """
+
+    weights: Sequence[float] | None = None
 
     def start(self, parameters: Any, rounds: int, rng: np.random.Generator) -> State:
-        return {"kept": parameters, "chosen": int(rng.integers(1, rounds + 1))}
+        if self.weights is None:
+            return {"kept": parameters, "chosen": int(rng.integers(1, rounds + 1))}
+        shares = np.asarray(self.weights) / np.sum(self.weights)
+        return {"kept": parameters, "chosen": 1 + int(rng.choice(rounds, p=shares))}
 
     def rounds(self, state: State, rounds: int) -> int:
         return int(state["chosen"])

@@ -25,6 +25,11 @@ def inverse_sqrt(value: float) -> Schedule:
     return lambda round_: value / math.sqrt(round_ + 1)
 
 
+def inverse(value: float) -> Schedule:
+    """value/t in round t = 1, 2, …"""
+    return lambda round_: value / (round_ + 1)
+
+
 def as_schedule(rate: float | Schedule) -> Schedule:
     """A number is a constant schedule."""
     return rate if callable(rate) else constant(rate)

@@ -5,9 +5,14 @@ from dataclasses import dataclass
 
 from privopt.errors import InputError
 from privopt.recipe import Recipe
+from privopt.recipes.bassily_sgd import bassily_sgd
 from privopt.recipes.dp_adam import dp_adam
 from privopt.recipes.dp_rmsprop import dp_rmsprop
 from privopt.recipes.dp_sgd import dp_gd, dp_sgd
+from privopt.recipes.dp_srm import dp_srm
+from privopt.recipes.output_perturbation import output_perturbation
+from privopt.recipes.rrpsgd import rrpsgd
+from privopt.recipes.spiderboost import spiderboost
 
 
 @dataclass(frozen=True)
@@ -22,9 +27,12 @@ class Method:
     guarantee: str = "(ε, δ)-DP"
     networks: bool = True  # whether it is defined for them, too
     private: bool = True
+    pure: bool = False  # whether it can do without δ
 
 
 _DPAGD = "Zhou, Chen, Hong, Wu, Banerjee: Private Stochastic Non-Convex Optimization"
+_SMOOTH = "Zhang, Zheng, Mou, Wang: Efficient Private ERM for Smooth Objectives"
+_CONVEX = "a convex loss with bounded gradients: logistic, multinomial or Huber"
 
 METHODS = {
     method.name: method
@@ -33,6 +41,38 @@ METHODS = {
         Method("dp-rmsprop", dp_rmsprop, "private gradients scaled by their running root mean square", _DPAGD),
         Method("dp-sgd", dp_sgd, "gradient descent with momentum on private gradients, full batches or sampled ones", _DPAGD),
         Method("dp-gd", dp_gd, "plain gradient descent on private gradients of all rows", _DPAGD),
+        Method(
+            "dp-srm",
+            dp_srm,
+            "a running estimate of the gradient, mostly from how it changes: little noise for short steps",
+            "Wang, Jayaraman, Evans, Gu: Efficient Privacy-Preserving Stochastic Nonconvex Optimization",
+        ),
+        Method(
+            "spiderboost",
+            spiderboost,
+            "an accurate gradient now and then, and in between how it changes, with noise by the distance moved",
+            "Arora, Bassily, González, Guzmán, Menart, Ullah: Faster Rates of Convergence to Stationary Points in Differentially "
+            "Private Optimization",
+        ),
+        Method(
+            "output-perturbation",
+            output_perturbation,
+            "gradient descent without noise, whose end is hidden once",
+            _SMOOTH,
+            needs=_CONVEX,
+            guarantee="(ε, δ)-DP, or ε-DP with δ = 0",
+            networks=False,
+            pure=True,
+        ),
+        Method("rrpsgd", rrpsgd, "private gradient descent that stops after a random number of rounds", _SMOOTH),
+        Method(
+            "bassily-sgd",
+            bassily_sgd,
+            "small batches, decreasing steps, inside a ball: the baseline of convex theory",
+            "Bassily, Smith, Thakurta: Private Empirical Risk Minimization",
+            needs="a convex loss",
+            networks=False,
+        ),
     )
 }
 

@@ -1,5 +1,6 @@
 """The slot: a plan turns a noise multiplier into a recipe, before any data are read."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,3 +14,4 @@ class Planned:
 
     recipe: Callable[[float], Recipe]
     settings: Callable[[float], dict[str, Any]]  # what the statement shows, by name
+    limit: float = math.inf  # rows that are longer are made shorter

@@ -3,6 +3,7 @@
 from privopt.postprocess.updates.adam import adam
 from privopt.postprocess.updates.mirror_mix import mirror_mix
 from privopt.postprocess.updates.momentum import momentum
+from privopt.postprocess.updates.projected import projected
 from privopt.postprocess.updates.public_adam import public_adam
 from privopt.postprocess.updates.public_rmsprop import public_rmsprop
 from privopt.postprocess.updates.rmsprop import rmsprop
@@ -16,6 +17,7 @@ __all__ = [
     "adam",
     "mirror_mix",
     "momentum",
+    "projected",
     "public_adam",
     "public_rmsprop",
     "rmsprop",

@@ -1,0 +1,66 @@
+"""The plan of RRPSGD: the paper's step η = min{1/β, D_F/(σ√T)}, from public numbers.
+
+T is the most rounds. D_F² = 2(F(w₀) − F*)/β is bounded by the loss at 0, where training starts; σ² = 4C²/b + d(zC/b)² bounds the
+variance of a noisy gradient: the first term is that of a batch, and absent when every row takes part.
+"""
+
+import math
+from typing import Any
+
+from privopt.linear_model.defaults import default_rounds, shape
+from privopt.linear_model.methods.planned import Planned
+from privopt.linear_model.problem import Problem
+from privopt.perexample.losses import Huber, Logistic, Loss, Multinomial
+from privopt.recipe import Recipe
+from privopt.recipes import rrpsgd
+
+
+def plan(problem: Problem) -> Planned:
+    """The most rounds, clip bound and step, unless they are given."""
+    settings, kind = problem.settings, shape(problem.loss)
+    rounds = settings.rounds or default_rounds("rrpsgd", size=problem.size, batch=problem.batch, alone=problem.alone)
+    clip_bound = settings.clip_bound or kind.largest * problem.row_norm
+    smoothness = kind.curvature * problem.row_norm**2
+    dimension = problem.loss.outputs * problem.width
+
+    def rate(noise_multiplier: float) -> float:
+        spread = clip_bound * math.sqrt(dimension) * noise_multiplier / problem.batch
+        if problem.batch < problem.size:
+            spread = math.hypot(spread, 2 * clip_bound / math.sqrt(problem.batch))
+        reach = math.sqrt(2 * _at_zero(problem.loss) / smoothness)
+        return settings.learning_rate or min(1 / smoothness, reach / max(spread * math.sqrt(rounds), 1e-300))
+
+    def recipe(noise_multiplier: float) -> Recipe:
+        return rrpsgd(
+            max_rounds=rounds,
+            noise_multiplier=noise_multiplier,
+            clip_bound=clip_bound,
+            learning_rate=rate(noise_multiplier),
+            sampling=problem.sampler,
+            regularizer=problem.regularizer,
+            **settings.options,
+        )
+
+    def shown(noise_multiplier: float) -> dict[str, Any]:
+        return {
+            "most rounds": rounds,
+            "batch size": problem.batch_phrase,
+            "clip bound": clip_bound,
+            "learning rate": rate(noise_multiplier),
+            **settings.options,
+        }
+
+    return Planned(recipe, shown)
+
+
+def _at_zero(loss: Loss) -> float:
+    """The largest loss of an example whose scores are all 0; targets of a regression lie in [−1, 1]."""
+    match loss:
+        case Logistic():
+            return math.log(2)
+        case Multinomial(outputs=classes):
+            return math.log(classes)
+        case Huber(threshold=threshold) if threshold < 1:
+            return threshold * (1 - threshold / 2)
+        case _:
+            return 0.5

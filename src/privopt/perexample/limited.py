@@ -1,0 +1,60 @@
+"""Rows of bounded length: a row that is longer than the limit is made shorter, whatever it holds.
+
+A limited row is the framed row (with its intercept) × min(1, limit/length), so that the constants of a loss hold for every row:
+a residual of at most r gives a gradient of at most r × limit. A row that is not finite becomes 0. The limit is public.
+"""
+
+import math
+
+import numpy as np
+import scipy.sparse as sp
+
+from privopt.errors import InputError
+from privopt.perexample.design import Batch, Design, Frame
+from privopt.perexample.grads import Rows, Vector
+
+
+class LimitedDesign(Design):
+    """A design, none of whose rows is longer than `limit`.
+
+    >>> design = LimitedDesign(np.array([[3.0, 4.0], [0.3, 0.4], [np.inf, 0.0]]), Frame(intercept=0.0), limit=1.0)
+    >>> design.take(None).scores(np.array([1.0, 0.0])).round(3).tolist()
+    [0.6, 0.3, 0.0]
+    """
+
+    def __init__(self, matrix: Vector | sp.csr_array | sp.csr_matrix, frame: Frame, limit: float) -> None:
+        if not (math.isfinite(limit) and limit > 0):
+            raise InputError(f"limit is {limit}, but the length of the longest row is a finite number > 0.")
+        super().__init__(matrix, frame)
+        self.limit = limit
+        self.shares = limit / np.maximum(self.norms(2), limit)  # 0 for a row that is not finite
+
+    def take(self, rows: Rows) -> "LimitedBatch":
+        return LimitedBatch(self, rows, self.shares if rows is None else self.shares[rows])
+
+
+class LimitedBatch(Batch):
+    """Some rows of a limited design."""
+
+    def __init__(self, design: Design, rows: Rows, shares: Vector) -> None:
+        super().__init__(design, rows)
+        self._shares = shares
+
+    def norms(self, order: int) -> Vector:
+        return _times(super().norms(order), self._shares)
+
+    def scaled_norms(self, diagonal: Vector, order: int) -> Vector:
+        return _times(super().scaled_norms(diagonal, order), self._shares)
+
+    def scores(self, coefficients: Vector) -> Vector:
+        return _times(super().scores(coefficients), self._shares)
+
+    def weighted_sum(self, weights: Vector) -> Vector:
+        return super().weighted_sum(_times(weights, self._shares))
+
+
+def _times(values: Vector, shares: Vector) -> Vector:
+    """Each row's values × its share; a row without a share has none of them, even if they are infinite."""
+    with np.errstate(invalid="ignore"):
+        product: Vector = (values.T * shares).T
+    return np.where((shares == 0).reshape(-1, *[1] * (product.ndim - 1)), 0.0, product) if (shares == 0).any() else product
