@@ -28,31 +28,31 @@ LARGE = np.array([[30.0, 40.0], [0.1, 0.2], [-5.0, 0.0]])
 class understated(l2):  # noqa: N801
     """Clips to twice what it states."""
 
-    def sum(self, grads: PerExampleVectors) -> Vector:
-        return l2(2 * self.bound).sum(grads)
+    def sum(self, grads: PerExampleVectors, weight: float = 1.0) -> Vector:
+        return l2(2 * self.bound).sum(grads, weight)
 
 
 class of_the_mean(l2):  # noqa: N801
     """Clips the sum of the batch instead of each example."""
 
-    def sum(self, grads: PerExampleVectors) -> Vector:
+    def sum(self, grads: PerExampleVectors, weight: float = 1.0) -> Vector:
         total = grads.weighted_sum(np.ones(len(grads.norms(2))))
-        return total * min(1.0, len(grads.norms(2)) * self.bound / float(np.linalg.norm(total)))
+        return weight * total * min(1.0, len(grads.norms(2)) * self.bound / float(np.linalg.norm(total)))
 
 
 class of_another_norm(l1):  # noqa: N801
     """States an l1 bound, but clips in l2."""
 
-    def sum(self, grads: PerExampleVectors) -> Vector:
-        return l2(self.bound).sum(grads)
+    def sum(self, grads: PerExampleVectors, weight: float = 1.0) -> Vector:
+        return l2(self.bound).sum(grads, weight)
 
 
 class trusting(l2):  # noqa: N801
     """Believes that every number is a number."""
 
-    def sum(self, grads: PerExampleVectors) -> Vector:
+    def sum(self, grads: PerExampleVectors, weight: float = 1.0) -> Vector:
         with np.errstate(invalid="ignore"):
-            return grads.weighted_sum(np.minimum(1.0, self.bound / grads.norms(2)))
+            return grads.weighted_sum(weight * np.minimum(1.0, self.bound / grads.norms(2)))
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ class by_the_batch:  # noqa: N801
     def at(self, trajectory: Trajectory) -> Clip:
         return self
 
-    def sum(self, grads: PerExampleVectors) -> Vector:
+    def sum(self, grads: PerExampleVectors, weight: float = 1.0) -> Vector:
         norms = grads.norms(2)
-        return grads.weighted_sum(np.full(len(norms), self.bound / norms.max()))
+        return grads.weighted_sum(np.full(len(norms), weight * self.bound / norms.max()))
 
 
 @pytest.mark.parametrize("clip", [understated(1.0), of_the_mean(1.0), of_another_norm(1.0), by_the_batch(1.0)], ids=str)
@@ -214,8 +214,8 @@ def test_a_rounded_batch_size_is_found() -> None:
 class Forgetful(Measurement):
     """Noise relative to the first term only."""
 
-    def hide(self, total: Vector, bound: float, size: int, round_: int, rng: Rng) -> Noisy:
-        return super().hide(total, self.terms[0].bound, size, round_, rng)
+    def hide(self, mean: Vector, bound: float, round_: int, rng: Rng) -> Noisy:
+        return super().hide(mean, bound * self.terms[0].bound / self.bound, round_, rng)
 
 
 def test_noise_that_forgets_a_term_is_found_from_outside() -> None:

@@ -1,6 +1,8 @@
 """`fit` and `make_private`: the same guarantee, the user's own model, and ordinary training where nothing is hidden."""
 
 import functools
+import multiprocessing
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -203,13 +205,40 @@ def test_the_noise_of_a_network_is_what_was_planned() -> None:
 
 def test_noise_for_torch_uses_all_of_the_generators_entropy() -> None:
     """torch's own seeding keeps 32 bits; two of ours that differ anywhere give other numbers, and equal ones the same."""
-    like = torch.zeros(300_000)
-    torch.testing.assert_close(normal(like, generator(2**200)), normal(like, generator(2**200)), rtol=0, atol=0)
-    assert not torch.equal(normal(like, generator(1)), normal(like, generator(1 + 2**32)))
-    numbers = normal(like, generator(0))
+
+    def drawn(seed: int) -> torch.Tensor:
+        return normal(torch.zeros(300_000), 1.0, generator(seed))
+
+    torch.testing.assert_close(drawn(2**200), drawn(2**200), rtol=0, atol=0)
+    assert not torch.equal(drawn(1), drawn(1 + 2**32))
+    numbers = drawn(0)
     assert abs(float(numbers.mean())) < 5 / 300_000**0.5
     assert float(numbers.std()) == pytest.approx(1.0, abs=0.01)
     assert abs(float((numbers[:150_000] * numbers[150_000:]).mean())) < 5 / 150_000**0.5  # two threads, two streams
+
+
+@pytest.mark.parametrize("size", [1, 9, 1000, 40_001, 250_007])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_noise_for_torch_lies_around_the_sum_and_has_the_deviation_asked_for(size: int, dtype: torch.dtype) -> None:
+    """Six standard errors; in every part of the vector, whichever thread and block it came from."""
+    draws = max(1, 2000 // size)
+    rng = generator(3)
+    noise = torch.stack([(normal(torch.full((size,), 7.0, dtype=dtype), 0.5, rng) - 7.0) / 0.5 for _ in range(draws)])
+    for part in noise.flatten().chunk(8):
+        assert abs(float(part.mean())) < 6 / len(part) ** 0.5
+        assert float(part.square().mean()) == pytest.approx(1.0, abs=6 * (2 / len(part)) ** 0.5)
+    assert len(noise.unique()) > 0.9 * noise.numel()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_noise_is_drawn_in_a_forked_process_too() -> None:
+    """Threads are not inherited: a pool of them that was would wait for ever."""
+    normal(torch.zeros(300_000), 1.0, generator(0))
+    child = multiprocessing.get_context("fork").Process(target=normal, args=(torch.zeros(300_000), 1.0, generator(0)))
+    child.start()
+    child.join(30)
+    assert child.exitcode == 0
 
 
 # ---------------------------------------------------------------- killed and resumed

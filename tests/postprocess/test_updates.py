@@ -70,6 +70,17 @@ def test_a_ceiling_does_not_change_what_is_remembered() -> None:
             np.testing.assert_array_equal(one[key], other[key])
 
 
+@pytest.mark.parametrize("name", UPDATES)
+def test_a_step_is_an_array_of_its_own(name: str) -> None:
+    """The loop turns it into the next iterate, in place."""
+    rule, direction = UPDATES[name], G.copy()
+    memory = rule.start(G)
+    for round_ in range(3):
+        step, memory = rule.step(direction, memory, round_, Known(gradient=0 * G))
+        arrays = [direction, *(value for value in memory.values() if isinstance(value, np.ndarray))]
+        assert not any(np.shares_memory(step, array) for array in arrays)
+
+
 @given(st.integers(0, 1000))
 def test_schedules_are_functions_of_the_round_alone(round_: int) -> None:
     assert constant(0.3)(round_) == 0.3

@@ -83,14 +83,13 @@ class Measurement:
         rows = self.sampler.draw(oracle.size, round_, rng)
         terms = [term.at(at) for term in self.terms]
         asked = oracle if len(terms) == 1 else _Once(oracle)
-        sums = [term.weight * term.clip.sum(term.query(asked, rows, at)) for term in terms]
-        return self.hide(sum(sums[1:], sums[0]), sum(term.bound for term in terms), oracle.size, round_, rng)
+        expected = self.sampler.expected(oracle.size)
+        parts = [term.clip.sum(term.query(asked, rows, at), term.weight / expected) for term in terms]
+        return self.hide(sum(parts[1:], parts[0]), sum(term.bound for term in terms) / expected, round_, rng)
 
-    def hide(self, total: Array, bound: float, size: int, round_: int, rng: Rng) -> Noisy:
-        """The noisy mean of a round whose clipped sum is known, when `size` examples could have taken part."""
-        hidden = self.mechanism.release(total, bound, rng)
-        hidden /= self.sampler.expected(size)
-        return Noisy(hidden, self.event(round_))
+    def hide(self, mean: Array, bound: float, round_: int, rng: Rng) -> Noisy:
+        """The answer of a round whose mean of clipped vectors is known, and is moved by one example by at most `bound`."""
+        return Noisy(self.mechanism.release(mean, bound, rng), self.event(round_))
 
 
 class _Once:

@@ -13,7 +13,7 @@ from privopt.perexample.grads import Array, PerExampleGrads
 
 
 class OpenRound:
-    """One round: rows are drawn once, each piece's clipped vectors are added, and the sum is hidden at the end.
+    """One round: rows are drawn once, each piece's clipped vectors are added, and their mean is hidden at the end.
 
     **Guarantee** That of the measurement, if each row of `parts` is added at most once. A round without rows is hidden like any.
     """
@@ -21,7 +21,8 @@ class OpenRound:
     def __init__(self, measurement: Measurement, size: int, round_: int, rng: Rng, zero: Array) -> None:
         if len(measurement.terms) != 1:
             raise CompositionError("a round in pieces has one clipped query.")
-        self._measurement, self._size, self._round, self._rng, self._total = measurement, size, round_, rng, zero
+        self._measurement, self._round, self._rng, self._mean = measurement, round_, rng, zero
+        self._expected = measurement.sampler.expected(size)
         rows = measurement.sampler.draw(size, round_, rng)
         self.rows = np.arange(size) if rows is None else rows
 
@@ -32,8 +33,8 @@ class OpenRound:
     def add(self, grads: PerExampleGrads) -> None:
         """Clip a piece's vectors and add them."""
         term = self._measurement.terms[0]
-        self._total = self._total + term.weight * term.clip.sum(grads)
+        self._mean = self._mean + term.clip.sum(grads, term.weight / self._expected)
 
     def finish(self) -> Noisy:
-        """Hide the sum."""
-        return self._measurement.hide(self._total, self._measurement.bound, self._size, self._round, self._rng)
+        """Hide the mean."""
+        return self._measurement.hide(self._mean, self._measurement.bound / self._expected, self._round, self._rng)

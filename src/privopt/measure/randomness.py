@@ -34,10 +34,13 @@ def restored(text: str) -> Rng:
     return rng
 
 
-def standard_normal(like: Any, rng: Rng) -> Any:
-    """Independent standard normal numbers of the shape, kind and precision of an array."""
-    if isinstance(like, np.ndarray):
-        return rng.standard_normal(like.shape)
-    from privopt.measure.torch_randomness import normal
+def normal(centre: Any, deviation: float, rng: Rng) -> Any:
+    """Independent normal numbers around those of an array; a torch array is turned into them."""
+    if isinstance(centre, np.ndarray):
+        numbers = rng.standard_normal(centre.shape)
+        numbers *= deviation
+        numbers += centre
+        return numbers
+    from privopt.measure import torch_randomness
 
-    return normal(like, rng)
+    return torch_randomness.normal(centre, deviation, rng)

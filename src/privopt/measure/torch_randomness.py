@@ -4,7 +4,9 @@ torch seeds its generators with 32 bits, which can be tried out one by one. Here
 from a generator of ours, anew for each call, so that ours is the only state there is to keep.
 """
 
+import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 
 import numpy as np
 import torch
@@ -15,30 +17,42 @@ from privopt.measure.randomness import Rng
 
 FEW = 100_000  # numbers that are not worth a thread
 THREADS = 2  # always, so that a seed gives the same numbers on every machine
+BLOCK = 1 << 15  # numbers that are drawn into a cache, and added from there
 _START, _WORDS, _SIZE = 24, 624, 5056  # where torch keeps the Mersenne twister's words, 8 bytes each, in a state of this size
 
 
-def normal(like: Tensor, rng: Rng) -> Tensor:
-    """Independent standard normal numbers, drawn on the CPU and brought to where `like` is."""
-    numbers = torch.empty(like.numel(), dtype=like.dtype if like.dtype == torch.float64 else torch.float32)
-    if len(numbers) < FEW:
-        numbers.normal_(generator=_generator(rng))
-    else:
-        parts, generators = numbers.chunk(THREADS), [_generator(rng) for _ in range(THREADS)]
-        with ThreadPoolExecutor(THREADS) as threads:
-            list(threads.map(lambda part, own: part.normal_(generator=own), parts, generators))
-    return numbers.view(like.shape).to(like)
+def normal(centre: Tensor, deviation: float, rng: Rng) -> Tensor:
+    """Independent normal numbers around those of a tensor, in its place; drawn on the CPU, in single precision at least."""
+    parts = centre.view(-1).chunk(1 if centre.numel() < FEW else THREADS)
+    generators = [_generator(rng) for _ in parts]
+    others = [_threads(os.getpid()).submit(_add, *job, deviation) for job in zip(parts[1:], generators[1:], strict=True)]
+    _add(parts[0], generators[0], deviation)
+    for other in others:
+        other.result()
+    return centre
+
+
+def _add(numbers: Tensor, generator: torch.Generator, deviation: float) -> None:
+    """numbers += N(0, deviation²)."""
+    room = torch.empty(min(BLOCK, len(numbers)), dtype=torch.float64 if numbers.dtype == torch.float64 else torch.float32)
+    for block in numbers.split(BLOCK):
+        block.add_(room[: len(block)].normal_(0.0, deviation, generator=generator).to(numbers.device))
+
+
+@cache
+def _threads(process: int) -> ThreadPoolExecutor:
+    """The threads of a process: a fork does not inherit them."""
+    return ThreadPoolExecutor(THREADS - 1)
 
 
 def _generator(rng: Rng) -> torch.Generator:
     """A generator whose whole state comes from `rng`."""
     made = torch.Generator()
-    state = made.get_state().numpy().copy()
+    state = made.get_state().numpy()
     if len(state) != _SIZE:
         raise PrivoptError(
             f"torch {torch.__version__} keeps its generators in another form than privopt knows. Use torch 2.4 … 2.13."
         )
-    words = np.frombuffer(rng.bytes(4 * _WORDS), dtype=np.uint32).astype(np.uint64)
-    state[_START : _START + 8 * _WORDS] = words.view(np.uint8)
+    state[_START : _START + 8 * _WORDS].view(np.uint64)[:] = rng.integers(1 << 32, size=_WORDS, dtype=np.uint64)
     made.set_state(torch.from_numpy(state))
     return made

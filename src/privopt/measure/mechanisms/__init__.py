@@ -31,5 +31,5 @@ class Mechanism(Protocol):
         ...
 
     def release(self, total: Array, bound: float, rng: Rng) -> Array:
-        """The sum, hidden."""
+        """The sum, hidden; a torch array is changed in place, so nobody else may hold it."""
         ...

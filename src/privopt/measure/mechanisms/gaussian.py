@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from privopt.errors import CompositionError
-from privopt.measure.randomness import Rng, standard_normal
+from privopt.measure.randomness import Rng, normal
 from privopt.perexample.grads import Array
 from privopt.privacy.events import DpEvent, GaussianDpEvent
 
@@ -28,7 +28,4 @@ class gaussian:  # noqa: N801  # a constructor that reads as a phrase
         return GaussianDpEvent(self.noise_multiplier)
 
     def release(self, total: Array, bound: float, rng: Rng) -> Array:
-        noise = standard_normal(total, rng)
-        noise *= self.noise_multiplier * bound
-        noise += total
-        return noise
+        return normal(total, self.noise_multiplier * bound, rng)

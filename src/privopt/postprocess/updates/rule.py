@@ -17,7 +17,10 @@ class UpdateRule(Protocol):
         ...
 
     def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Any, State]:
-        """What to add to the iterate, and the memory after; `known` is the side information of the round."""
+        """What to add to the iterate, and the memory after; `known` is the side information of the round.
+
+        The step is an array of its own, neither the direction nor a part of the memory: it is turned into the next iterate.
+        """
         ...
 
 
