@@ -160,5 +160,7 @@ class Batch:
         if frame.scale is not None:
             total = total / frame.scale
         if frame.intercept:
-            total = np.concatenate([total, np.asarray(sums * frame.intercept)[..., None]], axis=-1)
+            whole = np.empty((*total.shape[:-1], total.shape[-1] + 1))
+            whole[..., :-1], whole[..., -1] = total, sums * frame.intercept
+            return whole
         return total

@@ -5,6 +5,8 @@ two norms and a weighted sum is one matrix product: private costs what non-priva
 difference of residuals; a public diagonal D and a public shift s stay in closed form too.
 """
 
+import math
+
 import numpy as np
 
 from privopt.errors import CompositionError
@@ -38,7 +40,7 @@ class LinearGrads:
 
     def weighted_sum(self, weights: Vector) -> Vector:
         weighted = (self._residuals.T * weights).T
-        if not np.isfinite(weighted).all():  # an example of weight 0 is absent, whatever its residual
+        if not math.isfinite(weighted.sum()):  # an example of weight 0 is absent, whatever its residual
             weighted[weights == 0] = 0.0
         total = self._batch.weighted_sum(weighted).ravel()
         if self._diagonal is not None:
@@ -117,14 +119,14 @@ class LinearOracle:
         return self._loss.curvature * self._design.limit**2
 
     def __call__(self, parameters: Vector, rows: Rows) -> LinearGrads:
-        batch, scores, targets = self._scored(parameters, rows)
         with np.errstate(all="ignore"):  # a warning would tell something about the data
+            batch, scores, targets = self._scored(parameters, rows)
             return LinearGrads(self._loss.residuals(scores, targets), batch)
 
     def losses(self, parameters: Vector, rows: Rows) -> Vector:
         """The loss of each example."""
-        _, scores, targets = self._scored(parameters, rows)
         with np.errstate(all="ignore"):
+            _, scores, targets = self._scored(parameters, rows)
             return self._loss.values(scores, targets)
 
     def _scored(self, parameters: Vector, rows: Rows) -> tuple[Batch, Vector, Vector]:
@@ -132,5 +134,4 @@ class LinearOracle:
         if self._taken is None or self._taken[0] is not rows:  # a round may ask for the same rows at several points
             self._taken = rows, self._design.take(rows)
         batch = self._taken[1]
-        with np.errstate(all="ignore"):
-            return batch, batch.scores(coefficients), self._targets if rows is None else self._targets[rows]
+        return batch, batch.scores(coefficients), self._targets if rows is None else self._targets[rows]

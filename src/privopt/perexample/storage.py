@@ -25,7 +25,7 @@ class Dense:
         self.shape = (int(values.shape[0]), int(values.shape[1]))
 
     def take(self, rows: Vector) -> "Dense":
-        return Dense(self._values[rows])
+        return Dense(self._values.take(rows, axis=0))
 
     def without(self, rows: Vector) -> "Dense":
         return Dense(np.where(rows[:, None], 0.0, self._values))
@@ -74,12 +74,16 @@ class Csr:
         if not matrix.has_canonical_format:  # an entry stored in two parts has a larger norm than its parts
             matrix = matrix.copy()
             matrix.sum_duplicates()
-        self._matrix = matrix
+        self._matrix, self._transposed = matrix, matrix.T  # a view, but one that takes longer to make than a small product
+        self._places: tuple[Vector, Vector] | None = None  # where each row starts, and how many entries it has
         self._squares: sp.csr_array | sp.csr_matrix | None = None
         self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
 
     def take(self, rows: Vector) -> "CsrRows":
-        return CsrRows(self._matrix, rows)
+        if self._places is None:
+            starts = self._matrix.indptr.astype(np.intp)
+            self._places = starts[:-1], np.diff(starts)
+        return CsrRows(self._matrix, *self._places, rows)
 
     def without(self, rows: Vector) -> "Csr":
         matrix = self._matrix.copy()
@@ -91,7 +95,7 @@ class Csr:
         return product
 
     def transposed_times(self, weights: Vector) -> Vector:
-        product: Vector = self._matrix.T @ weights
+        product: Vector = self._transposed @ weights
         return product
 
     def norms(self, order: int, centre: Vector | None, scale: Vector | None) -> Vector:
@@ -118,23 +122,23 @@ class Csr:
 class CsrRows:
     """A few rows of a CSR matrix. scipy's own row indexing checks for longer than these sums take."""
 
-    def __init__(self, matrix: sp.csr_array | sp.csr_matrix, rows: Vector) -> None:
-        starts, lengths = matrix.indptr[rows], matrix.indptr[rows + 1] - matrix.indptr[rows]
-        ends = np.cumsum(lengths)
-        places = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
-        self._data, self._columns = matrix.data[places], matrix.indices[places]
-        self._row_of = np.repeat(np.arange(len(rows)), lengths)
+    def __init__(self, matrix: sp.csr_array | sp.csr_matrix, starts: Vector, lengths: Vector, rows: Vector) -> None:
+        own = lengths.take(rows)
+        self._row_of = np.arange(len(rows)).repeat(own)
+        places = (starts.take(rows) - own.cumsum() + own).take(self._row_of)
+        places += np.arange(len(places))
+        self._data, self._columns = matrix.data.take(places), matrix.indices.take(places)
         self.shape = (len(rows), int(matrix.shape[1]))
 
     def times(self, slopes: Vector) -> Vector:
         if slopes.ndim == 2:
             return np.stack([self.times(column) for column in slopes.T], axis=1)
-        return np.bincount(self._row_of, self._data * slopes[self._columns], minlength=self.shape[0])
+        return np.bincount(self._row_of, self._data * slopes.take(self._columns), minlength=self.shape[0])
 
     def transposed_times(self, weights: Vector) -> Vector:
         if weights.ndim == 2:
             return np.stack([self.transposed_times(column) for column in weights.T], axis=1)
-        return np.bincount(self._columns, self._data * weights[self._row_of], minlength=self.shape[1])
+        return np.bincount(self._columns, self._data * weights.take(self._row_of), minlength=self.shape[1])
 
     def norms(self, order: int, centre: Vector | None, scale: Vector | None) -> Vector:
         """Of row/scale."""
