@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from privopt.cli.account import account
+from privopt.cli.bounds import bounds
 from privopt.cli.demo import demo
 from privopt.cli.methods import methods
 from privopt.cli.plan import plan
@@ -62,5 +63,5 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for command in (train, predict, show, account, plan, methods, demo):
+for command in (train, predict, show, account, plan, bounds, methods, demo):
     app.command()(command)
