@@ -194,6 +194,20 @@ def test_flat_parameters_are_the_model() -> None:
     assert second.bias.requires_grad
 
 
+def test_a_vector_that_is_assigned_is_used_itself_and_the_one_before_stays_as_it_was() -> None:
+    """Differences need the gradients at the iterate before: it must not change under them."""
+    flat = FlatParameters(nn.Linear(2, 3))
+    before, values, after = flat.vector, flat.vector.clone(), torch.arange(9.0)
+    flat.assign(after)
+    assert all(parameter.data_ptr() != before.data_ptr() for parameter in flat.parameters.values())
+    after.zero_()
+    assert all(bool((parameter == 0).all()) for parameter in flat.parameters.values())
+    torch.testing.assert_close(before, values)
+    flat.assign(torch.arange(9.0, dtype=torch.float64))
+    assert flat.parameters["bias"].tolist() == [6.0, 7.0, 8.0]
+    assert flat.vector.dtype == torch.float32
+
+
 def test_flat_parameters_need_one_type() -> None:
     with pytest.raises(UnsupportedLayer, match=r"1\.weight is torch\.float64"):
         FlatParameters(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double()))

@@ -24,10 +24,10 @@ def size_of(data: Any) -> int:
 def rows_of(data: Any, rows: Tensor | slice) -> Any:
     """These examples."""
     if isinstance(data, Tensor):
-        return data[rows]
+        return data[rows] if isinstance(rows, slice) else data.index_select(0, rows.to(data.device))
     if isinstance(data, tuple):
         return tuple(rows_of(part, rows) for part in data)
-    return None if data is None else tree_map(lambda x: x[rows] if isinstance(x, Tensor) else x, data)
+    return None if data is None else tree_map(lambda x: rows_of(x, rows) if isinstance(x, Tensor) else x, data)
 
 
 def leaves(data: Any) -> list[Any]:

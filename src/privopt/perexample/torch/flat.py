@@ -59,7 +59,7 @@ class Layout:
 
 
 class FlatParameters(Layout):
-    """θ of a model. Writing into `vector` changes the model, in place; `release()` makes its parameters ordinary again.
+    """θ of a model: its parameters are views of `vector`, until `release()` makes them ordinary again.
 
     >>> model = nn.Linear(2, 3)
     >>> flat = FlatParameters(model)
@@ -69,14 +69,17 @@ class FlatParameters(Layout):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
-        self.vector = self.flat()
-        for name, parameter in self.parameters.items():
-            parameter.data = self.view(name, self.vector)
+        self._become(self.flat())
 
     def assign(self, vector: Tensor) -> None:
-        """Make θ this vector."""
+        """Make θ this vector, itself and not a copy."""
         if vector.data_ptr() != self.vector.data_ptr():
-            self.vector.copy_(vector.detach())
+            self._become(vector.detach().to(self.vector).contiguous())
+
+    def _become(self, vector: Tensor) -> None:
+        self.vector = vector
+        for parameter, view in zip(self.parameters.values(), self.views(vector).values(), strict=True):
+            parameter.data = view
 
     def release(self) -> None:
         """Give each parameter a storage of its own, with its present value."""
