@@ -37,7 +37,7 @@ def restored(text: str) -> Rng:
 def normal(centre: Any, deviation: float, rng: Rng) -> Any:
     """Independent normal numbers around those of an array; a torch array is turned into them."""
     if isinstance(centre, np.ndarray):
-        numbers = rng.standard_normal(centre.shape)
+        numbers: Any = rng.standard_normal(centre.shape)
         numbers *= deviation
         numbers += centre
         return numbers

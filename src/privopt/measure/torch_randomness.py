@@ -35,7 +35,7 @@ def normal(centre: Tensor, deviation: float, rng: Rng) -> Tensor:
 def _add(numbers: Tensor, generator: torch.Generator, deviation: float) -> None:
     """numbers += N(0, deviation²)."""
     room = torch.empty(min(BLOCK, len(numbers)), dtype=torch.float64 if numbers.dtype == torch.float64 else torch.float32)
-    for block in numbers.split(BLOCK):
+    for block in torch.split(numbers, BLOCK):
         block.add_(room[: len(block)].normal_(0.0, deviation, generator=generator).to(numbers.device))
 
 
