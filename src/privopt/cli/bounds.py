@@ -30,7 +30,7 @@ def bounds(
     ] = None,
     lipschitz: Annotated[
         float,
-        typer.Option(help="G: no example's gradient is longer. 1 for logistic regression on rows of norm 1, or the clip bound."),
+        typer.Option(help="G: no example's gradient is longer. 1 for logistic regression on rows of norm 1."),
     ] = 1.0,
     smoothness: Annotated[
         float, typer.Option(help="L: gradients change by at most L per unit of distance. 0.25 for the same logistic regression.")

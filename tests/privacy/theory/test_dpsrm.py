@@ -194,7 +194,7 @@ def test_the_bound_by_hand() -> None:
     assert dpsrm.bound(problem, plan, first=0.02, later=0.01).value == pytest.approx(value)
 
 
-def test_a_scale_below_one_leaves_no_bound() -> None:
+def test_misprint_a_scale_below_one_leaves_no_bound() -> None:
     """n₀ = 0.1: on ½Lθ² the step 1/(2n₀L) = 5/L overshoots, and ‖∇F‖ settles near ζ/(2n₀) = 5ζ, above what 6.2 would say."""
     problem = Problem(1000, 1, lipschitz=1.0, smoothness=1.0, gap=0.245)
     plan = dpsrm.SrmPlan(rounds=10_000, first_batch=1000, batch=1000, target=0.1, scale=0.1, refresh=0.5, learning_rate=5.0)

@@ -79,7 +79,7 @@ def test_theorem_2_speaks_of_trillions_of_examples() -> None:
 # ---------------------------------------------------------------- deviations
 
 
-def test_the_deviation_by_hand() -> None:
+def test_misprint_the_deviation_has_the_whole_range_2g_of_a_coordinate() -> None:
     found = deviation(10, noise=1e-4, coordinate_failure=1e-9, deviations=20.0)
     assert found.value == pytest.approx(math.sqrt(10) * 1e-4 * (2 + 20))
     assert found.failure == pytest.approx(1e-8 + 10 * math.exp(-20))

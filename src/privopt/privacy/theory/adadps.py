@@ -3,8 +3,8 @@
 Symbols: A -> preconditioner (a positive vector; its sum is ΣA), α -> learning_rate, D -> distance, C -> clip_bound,
 σ -> noise_multiplier (of the sum: N(0, (σC)²)), b -> batch, R -> second_moment, a -> similarity, γ -> forgetting, τ -> spread.
 
-The paper states O(·); these are the constants of its proofs. Its text writes E‖N‖² without the 1/b² that N has, and
-Theorem 5 as printed asks for α ≤ ε/T where its proof uses α ≤ ε/L.
+The paper states O(·); these are the constants of its proofs. It writes E‖N‖² without the 1/b² that N has and, in the text that
+we have, Theorem 5 with α ≤ ε/T where its proof uses α ≤ ε/L.
 """
 
 import math

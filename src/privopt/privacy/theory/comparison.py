@@ -26,7 +26,8 @@ class Order:
 class Row:
     """A method at a problem: its orders, what its paper prescribes, and what that is proven to reach.
 
-    `failing` names the conditions of the prescribing theorem that do not hold; the noises and bounds have their own.
+    `learning_rate` goes with the printed noise. `failing` names the conditions of the prescribing theorem that do not hold; the
+    noise and the bounds have their own.
     """
 
     order: Order

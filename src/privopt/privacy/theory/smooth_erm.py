@@ -178,7 +178,8 @@ def _price(problem: Problem, delta: float) -> float:
 def rrpsgd_plan(problem: Problem, *, epsilon: float, delta: float) -> Plan:
     """n² rounds of one example, σ² = 4L² ln(3n/δ) ln(2/δ)/ε², η = min(1/β, D_F/(σ_tot n)) (Theorems 4 and 5; ε ≤ 1).
 
-    σ_tot² = 4L² + dσ² and D_F = √(2 gap/β). The noise that is needed is priced by Rényi divergences, for samples of one of n.
+    σ_tot² = 4L² + dσ² and D_F = √(2 gap/β). The step is constant, so R is uniform on 1 … n². The noise that is needed is priced
+    by Rényi divergences, for samples of one of n.
     """
     positive(epsilon=epsilon)
     logs = (math.log(3 * problem.n) + log_inverse(delta)) * (math.log(2) + log_inverse(delta))
