@@ -14,7 +14,7 @@ from privopt.errors import BudgetExceeded, LedgerError
 from privopt.measure.randomness import Rng, generator
 from privopt.perexample.grads import Oracle
 from privopt.privacy.accountants import accountable
-from privopt.privacy.events import DpEvent, compose
+from privopt.privacy.events import DpEvent, NoOpDpEvent, compose
 from privopt.privacy.ledger import Ledger, Run
 from privopt.recipe import Recipe
 from privopt.trajectory import Trajectory
@@ -77,7 +77,7 @@ def run(
     events = recipe.events(rounds)
     accountable(compose(events))
     last = done + spending.affordable(events[done:])
-    if last == 0:
+    if last < len(events) and all(isinstance(event, NoOpDpEvent) for event in events[:last]):
         raise BudgetExceeded(f"not even one round fits into what is left of the ledger's budget: {spending.ledger.budget}.")
     block, save_cost, unsaved = math.ceil(FIRST * (last - done)), 0.0, 0.0
     while done < last:

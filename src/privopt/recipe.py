@@ -28,6 +28,12 @@ def first(anchor: Measuring, *, then: Measuring) -> Plan:
     return every(sys.maxsize, anchor, otherwise=then)
 
 
+def after(rounds: int, measurement: Measuring, *, before: Measuring) -> Plan:
+    """One measurement in the first rounds, another from then on."""
+    _check_epochs(before, measurement)
+    return lambda round_: before if round_ < rounds else measurement
+
+
 def every(period: int, anchor: Measuring, *, otherwise: Measuring) -> Plan:
     """One measurement in rounds 0, period, 2 × period, …, another in all others."""
     _check_epochs(anchor, otherwise)

@@ -90,7 +90,14 @@ def test_a_page_holds_the_words_and_runs_none_of_them() -> None:
 def test_a_release_without_privacy_is_stated_as_one(event: GaussianDpEvent | NonPrivateDpEvent) -> None:
     statement = Statement(Budget(1.0, 1e-5), event, "everything")
     assert statement.epsilon == math.inf
+    assert "NO GUARANTEE" in statement.text()
     assert "ε = inf" in statement.text()
+    assert "differentially private" not in statement.text()
+    assert "no guarantee" in statement.to_html()
+    assert "differentially private" not in statement.to_html()
+    assert not statement.private
+    assert statement.to_json()["epsilon"] is None
+    assert Statement.from_json(json.loads(json.dumps(statement.to_json()))).epsilon == math.inf
 
 
 def test_nothing_released_is_stated_as_nothing_spent() -> None:

@@ -1,6 +1,7 @@
 """`privopt show`: what may be claimed about a run."""
 
 import json as json_
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,7 +24,8 @@ def show(
 
     folder = RunFolder.open(run)
     if json:
-        spent = folder.ledger().epsilon()
+        ledger = folder.ledger()
+        spent = None if ledger.budget is None else ledger.epsilon()
         typer.echo(
             json_.dumps(
                 {
@@ -45,13 +47,11 @@ def shown(console: "Console", folder: "RunFolder") -> None:
     from privopt.errors import LedgerError
 
     ledger = folder.ledger()
-    spent, budget = ledger.epsilon(), ledger.budget
-    if budget is None:
-        raise LedgerError(f"{folder.ledger_path} has no budget.")
+    budget = ledger.budget
+    spent = ledger.epsilon() if budget is not None else math.inf  # only a run without privacy has no budget
     if not folder.finished:
-        console.print(
-            f"Unfinished: ε = {spent:.4g} of {budget.epsilon:.4g} is spent. Go on: [bold]privopt train --resume {folder.path}[/]"
-        )
+        of = f" of {budget.epsilon:.4g}" if budget is not None else ", without privacy,"
+        console.print(f"Unfinished: ε = {spent:.4g}{of} is spent. Go on: [bold]privopt train --resume {folder.path}[/]")
         return
     statement = folder.statement()
     if statement.event != ledger.event:
@@ -59,5 +59,6 @@ def shown(console: "Console", folder: "RunFolder") -> None:
             f"the statement in {folder.path} is not about what its ledger records. Believe the ledger: ε = {spent:.4g}."
         )
     console.print(Panel(escape(statement.text()), title="Privacy statement", expand=False))
-    console.print(f"Spent, from the ledger: ε = {spent:.4g} of {budget.epsilon:.4g} at δ = {budget.delta:.3g}")
+    of = f"ε = {spent:.4g} of {budget.epsilon:.4g} at δ = {budget.delta:.3g}" if budget is not None else "everything: not private"
+    console.print(f"Spent, from the ledger: {of}")
     console.print(f"Run folder: {folder.path}   (statement.html opens in a browser)", soft_wrap=True)

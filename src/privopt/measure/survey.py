@@ -18,6 +18,7 @@ from privopt.measure.mechanisms import gaussian
 from privopt.measure.queries import Term
 from privopt.measure.randomness import Rng
 from privopt.measure.samplers import full_batch
+from privopt.perexample.design import Design
 from privopt.perexample.grads import Oracle, PerExampleVectors, Rows, Rule, Vector
 from privopt.privacy.events import FailureDpEvent
 from privopt.privacy.ledger import Run
@@ -127,6 +128,38 @@ def categories(columns: Sequence[Vector], *, noise_multiplier: float, failure: f
         noisy = gaussian(noise_multiplier).release(counts.astype(float), math.sqrt(len(columns)), rng)
         named.append([str(value) for value in values[noisy > threshold]])
     return named
+
+
+def column_sizes(design: Design, *, bound: float, noise_multiplier: float, spending: Run, rng: Rng) -> Vector:
+    """The mean size E|x| of each column's entries; for indicators and words, how frequent each is. None is below two noises.
+
+    **Guarantee** Query: Σ |row|, of rows clipped to l2 length `bound`, so one example moves it by at most that. Noise
+    N(0, (z · bound)² I). Event: Gaussian(z), paid before the rows are summed.
+    """
+    measurement = Measurement(full_batch(), [_votes() @ l2(bound)], gaussian(noise_multiplier))
+    spending.pay([measurement.event(0)])
+    nowhere = np.zeros(0)
+    noisy = measurement.measure(_Sizes(design), Trajectory(nowhere, nowhere), 0, rng).value  # type: ignore[arg-type]  # as votes
+    return np.maximum(noisy, 2 * noise_multiplier * bound / len(design))
+
+
+class _Sizes:
+    """An oracle whose per-example vector is the row's absolute values."""
+
+    def __init__(self, design: Design) -> None:
+        self._design, self.size = design, len(design)
+
+    def __call__(self, parameters: Vector, rows: Rows) -> "_Sizes":
+        return self
+
+    def norms(self, order: int) -> Vector:
+        return self._design.norms(order)
+
+    def weighted_sum(self, weights: Vector) -> Vector:
+        return self._design.absolute_sum(weights)
+
+    def fold(self, rule: Rule, order: int) -> Vector:
+        return self.weighted_sum(rule(self.norms(order)))
 
 
 # ---------------------------------------------------------------- votes

@@ -82,6 +82,11 @@ class Design:
         whole = reduce(np.hypot if order == 2 else np.add, parts)
         return np.where(self._unusable if rows is None else self._unusable[rows], np.inf, whole)
 
+    def absolute_sum(self, weights: Vector) -> Vector:
+        """Σ weight × |row|, over all rows and without the intercept."""
+        total = self._matrix.absolute_sum(self.frame.centre, weights)
+        return total if self.frame.scale is None else total / self.frame.scale
+
     def scaled_norms(self, matrix: Stored, rows: Rows, diagonal: Vector, order: int) -> Vector:
         """Norms of diagonal ⊙ framed row, for rows of the design; for all of them at once, if the diagonal was just asked for."""
         if self._diagonal is None or self._diagonal[0] != order or not np.array_equal(self._diagonal[1], diagonal):

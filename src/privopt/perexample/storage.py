@@ -66,6 +66,15 @@ class Dense:
             np.matmul(np.multiply(chunk, chunk, out=part), squared, out=total[start : start + step])
         return _scaled_back(total, unit)
 
+    def absolute_sum(self, centre: Vector | None, weights: Vector) -> Vector:
+        """Σ weight × |row − centre|."""
+        total = np.zeros(self.shape[1])
+        step = max(1, CHUNK // max(1, self.shape[1]))
+        for start in range(0, len(weights), step):
+            chunk = self._values[start : start + step]
+            total += weights[start : start + step] @ np.abs(chunk if centre is None else chunk - centre)
+        return total
+
 
 class Csr:
     """All rows of a CSR matrix."""
@@ -117,6 +126,11 @@ class Csr:
             self._squares = type(matrix)((matrix.data**2, matrix.indices, matrix.indptr), shape=matrix.shape)
         squared, unit = _squared(weights)
         return _scaled_back(self._squares @ squared, unit)
+
+    def absolute_sum(self, centre: Vector | None, weights: Vector) -> Vector:
+        """Σ weight × |row|."""
+        matrix = self._matrix
+        return np.bincount(matrix.indices, np.abs(matrix.data) * np.repeat(weights, np.diff(matrix.indptr)), self.shape[1])
 
 
 class CsrRows:

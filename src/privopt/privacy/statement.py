@@ -2,6 +2,7 @@
 
 import html
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ from privopt.privacy.budget import Budget
 from privopt.privacy.events import DpEvent, atoms, describe, from_json, to_json
 from privopt.privacy.ledger import Ledger
 
+NO_GUARANTEE = "This release has NO GUARANTEE: it is not private (ε = inf). Whoever has it may learn anything about any example."
 NOT_COVERED = (
     "choosing settings or methods by looking at results on these data",
     "scores measured on these data and shown to anyone (they are releases of their own)",
@@ -41,15 +43,26 @@ class Statement:
         """The ε of what was done, at the budget's δ."""
         return epsilon(self.event, self.budget.delta, self.budget.neighbours, accountant=self.accountant)
 
+    @property
+    def private(self) -> bool:
+        """Whether there is a guarantee at all."""
+        return self.epsilon < math.inf
+
     def __str__(self) -> str:
         return self.text()
 
     def text(self) -> str:
         """The guarantee in words."""
         change = "added or removed" if self.budget.neighbours == "add-remove" else "replaced"
+        if self.private:
+            claim = [
+                f"This release is (ε = {self.epsilon:.4g}, δ = {self.budget.delta:.3g})-differentially private.",
+                f"Unit: one {self.budget.unit}, {change}. Planned budget: ε = {self.budget.epsilon:.4g}.",
+            ]
+        else:
+            claim = [NO_GUARANTEE]
         lines = [
-            f"This release is (ε = {self.epsilon:.4g}, δ = {self.budget.delta:.3g})-differentially private.",
-            f"Unit: one {self.budget.unit}, {change}. Planned budget: ε = {self.budget.epsilon:.4g}.",
+            *claim,
             f"Released: {self.released}.",
             "What was done:",
             *(f"  - {count} × {describe(part)}" for part, count in atoms(self.event)),
@@ -74,7 +87,7 @@ class Statement:
     def to_json(self) -> dict[str, Any]:
         """All of it, for machines; `from_json` reads it back."""
         return {
-            "epsilon": self.epsilon,
+            "epsilon": self.epsilon if self.private else None,
             "budget": asdict(self.budget),
             "event": to_json(self.event),
             "released": self.released,
@@ -110,8 +123,7 @@ class Statement:
     def to_html(self) -> str:
         """A page of its own."""
         return _PAGE.format(
-            epsilon=f"{self.epsilon:.4g}",
-            delta=f"{self.budget.delta:.3g}",
+            claim=f"ε = {self.epsilon:.4g}, δ = {self.budget.delta:.3g}" if self.private else "no guarantee: not private",
             text=html.escape(self.text()),
             data=html.escape(json.dumps(self.to_json(), indent=2)),
         )
@@ -140,7 +152,7 @@ h1 {{ font-size: 1.4rem }} .claim {{ font-size: 2rem; color: #0b5cad }}
 pre {{ white-space: pre-wrap; background: #f5f7f9; padding: 1rem; border-radius: 6px; font-size: .85rem }}
 </style>
 <h1>Privacy statement</h1>
-<p class="claim">ε = {epsilon}, δ = {delta}</p>
+<p class="claim">{claim}</p>
 <pre>{text}</pre>
 <details><summary>The same for machines</summary><pre>{data}</pre></details>
 </html>

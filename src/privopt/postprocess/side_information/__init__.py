@@ -7,10 +7,12 @@ examples themselves.
 from privopt.postprocess.side_information.fixed import fixed_scale
 from privopt.postprocess.side_information.public import (
     PublicGradient,
+    least_seen,
     public_gradient,
     public_moments,
     public_rms,
     public_sum,
+    seen_sizes,
 )
 from privopt.postprocess.side_information.slot import SideInformation, State, nothing
 from privopt.postprocess.side_information.words import tf_idf, token_frequency
@@ -20,11 +22,13 @@ __all__ = [
     "SideInformation",
     "State",
     "fixed_scale",
+    "least_seen",
     "nothing",
     "public_gradient",
     "public_moments",
     "public_rms",
     "public_sum",
+    "seen_sizes",
     "tf_idf",
     "token_frequency",
 ]

@@ -7,6 +7,8 @@ alone, so a run that is resumed sees the same ones.
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from array_api_compat import array_namespace
+
 from privopt.postprocess.side_information.slot import State, Unmoved
 from privopt.trajectory import Known
 
@@ -84,3 +86,18 @@ class public_moments(Unmoved):  # noqa: N801
         first = self.first_decay * state["first"] + (1 - self.first_decay) * gradient
         second = self.decay * state["second"] + (1 - self.decay) * gradient**2
         return Known(gradient, second**0.5 + self.stability, first), {"first": first, "second": second}
+
+
+def seen_sizes(gradient: PublicGradient, parameters: Any) -> Any:
+    """√E[ĝ²] at these parameters, over the batches of a pass (32 at most)."""
+    rounds = min(gradient.epoch, 32)
+    return sum((gradient(parameters, round_) ** 2 for round_ in range(rounds)), 0 * parameters) ** 0.5 / rounds**0.5
+
+
+def least_seen(sizes: Any) -> float:
+    """A stability ε beside sizes: what a tenth of the coordinates that public data show at all do not exceed.
+
+    A coordinate that they do not show is then divided by about what a rare one is, and not by 0.
+    """
+    shown = array_namespace(sizes).sort(sizes[sizes > 0])
+    return float(shown[shown.shape[0] // 10]) if shown.shape[0] else 1.0

@@ -1,0 +1,54 @@
+"""Ideal AdaDPS: preconditioned by clean private gradients, for comparison. How good AdaDPS could be with perfect knowledge.
+
+Li, Zaheer, Reddi, Smith, Private Adaptive Optimization with Side Information (ICML 2022), table 4. Symbols as `adadps`.
+"""
+
+from privopt.errors import CompositionError
+from privopt.measure.clips import l2
+from privopt.measure.measurement import Measurement
+from privopt.measure.mechanisms import gaussian
+from privopt.measure.queries import preconditioned_gradient
+from privopt.measure.samplers import Sampler, full_batch
+from privopt.measure.without_privacy import by_clean_scale
+from privopt.postprocess.regularizers import Regularizer
+from privopt.postprocess.release import ReleaseRule, last
+from privopt.postprocess.schedules import Schedule
+from privopt.postprocess.updates import sgd
+from privopt.recipe import Recipe, always
+
+
+def ideal(
+    *,
+    rounds: int,
+    noise_multiplier: float,
+    clip_bound: float,
+    learning_rate: float | Schedule,
+    without_privacy: bool = False,
+    decay: float = 0.9,
+    stability: float = 1e-5,
+    sampling: Sampler = full_batch(),  # noqa: B008  # frozen
+    clean_sampling: Sampler | None = None,
+    release: ReleaseRule = last(),  # noqa: B008
+    regularizer: Regularizer | None = None,
+) -> Recipe:
+    """AdaDPS with RMSProp whose A is that of a clean batch of private examples (drawn by `clean_sampling`, else `sampling`).
+
+    **No guarantee** A is computed from private gradients in the clear, and everything after depends on it. The noise is that of
+    an AdaDPS run, but it hides nothing. Event: `rounds` × NonPrivate, so ε is infinite.
+
+    >>> ideal(rounds=3, noise_multiplier=2.0, clip_bound=1.0, learning_rate=0.1, without_privacy=True).planned_event()
+    SelfComposedDpEvent(event=NonPrivateDpEvent(), count=3)
+    """
+    agreed("ideal", without_privacy)
+    measurement = Measurement(sampling, [preconditioned_gradient() @ l2(clip_bound)], gaussian(noise_multiplier))
+    clean = by_clean_scale(measurement, clean_sampling or sampling, decay, stability)
+    return Recipe(rounds, always(clean), sgd(learning_rate), release, regularizer)
+
+
+def agreed(method: str, without_privacy: bool | None) -> None:
+    """Refuse a method without a guarantee, unless that was asked for in so many words."""
+    if without_privacy is not True:
+        raise CompositionError(
+            f"{method} uses the examples in the clear: its model has no privacy guarantee. For a comparison on data that may be "
+            "published, say without_privacy=True."
+        )
