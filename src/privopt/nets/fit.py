@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from os import PathLike
 from typing import Any
 
@@ -86,19 +87,24 @@ def fit(
     """
     data = as_dataset(dataset)
     planned = schedule(len(data), batch_size, epochs, rounds)  # type: ignore[arg-type]
+    chosen = method_of(method)
+    recipe_of, parameters = chosen.recipe, signature(chosen.recipe).parameters
+    if not chosen.networks:
+        raise InputError(f"{method} needs {chosen.needs}, so it is not for networks. dp-adam, dp-sgd and rrpsgd are.")
+    if "release" not in parameters and release != last():
+        raise InputError(f"{method} has a release rule of its own: leave release out.")
     if learning_rate is None and method not in RATES:
         raise InputError(f"{method} has no default learning rate for networks: say learning_rate=….")
     rate = RATES[method] if learning_rate is None else learning_rate
-    recipe_of = method_of(method).recipe
     sampling = {"sampling": planned.sampler} if planned.batch_size < planned.size else {}
 
     def recipe(noise: float) -> Recipe:
         return recipe_of(
-            rounds=planned.rounds,
+            **{"max_rounds" if "max_rounds" in parameters else "rounds": planned.rounds},
             noise_multiplier=noise,
             clip_bound=clip_bound,
             learning_rate=rate,
-            release=release,
+            **({"release": release} if "release" in parameters else {}),
             **sampling,
             **(options or {}),
         )
@@ -112,12 +118,15 @@ def fit(
         settings = (method, planned, clip_bound, budget, options, rate if isinstance(rate, float) else "schedule", seed)
         store = Checkpoint(checkpoint, fingerprint(data, model, settings))
         name, rng = store.begin(name, rng)
-    spending, ready = ledger.run(name), recipe(noise)
+    spending = ledger.run(name)
+    if (stop := recipe(noise).stop(rng)) < planned.rounds:  # drawn before data are read: noise for these rounds is enough
+        noise = noise_for(lambda z: recipe(z).stopped(stop), budget, accountant)
+    ready = recipe(noise).stopped(stop)
 
     def spent(done: int) -> float:
         return epsilon(ready.planned_event(done), budget.delta, budget.neighbours, accountant=accountant)
 
-    with watched(progress, planned.rounds, spent) as told:
+    with watched(progress, ready.rounds, spent) as told:
         oracle_of = _oracle_of(model, loss, data, physical_batch_size)
         result = trained(model, oracle_of, ready, spending=spending, rng=rng, checkpoint=store, progress=told)
     if store is not None:

@@ -90,10 +90,25 @@ def _prepare(order: Order) -> _Prepared:
     for name, kind in kinds.items():
         if table.frame is not None and isinstance(kind, Numeric | UnknownNumeric):
             datasets.numbers(table.frame[name])  # an error, if there is one, comes before anything is written
+    if budget.delta == 0:
+        _check_declared(order, table, task, kinds)
     outputs = len(classes) if len(classes) > 2 else 1
     if reason := drowned(len(table), outputs * (len(table.names) + 1), budget):
         raise InputError(reason)
     return _Prepared(order, table, budget, task, classes, targets, kinds)
+
+
+def _check_declared(order: Order, table: Table, task: Task, kinds: dict[str, Kind]) -> None:
+    """Surveys add Gaussian noise, so without δ everything has to be known."""
+    unknown = [repr(name) for name, kind in kinds.items() if isinstance(kind, UnknownNumeric | UnknownCategorical)]
+    if task == "regress" and (order.schema is None or order.schema.target is None):
+        unknown.append("the range of the target")
+    if unknown:
+        raise InputError(
+            f"--delta is 0, so nothing can be estimated: declare {', '.join(unknown)} in a --schema, or leave it out."
+        )
+    if table.frame is None and order.settings.bounds is None:
+        raise InputError("--delta is 0, so nothing can be estimated: declare how long a row may be, with --row-norm.")
 
 
 def _task(target: Vector, schema: Schema | None) -> Task:
@@ -148,7 +163,7 @@ def _train(prepared: _Prepared, folder: RunFolder, observer: Observer | None) ->
                 warnings.simplefilter("ignore", PrivoptWarning)  # how many values were not listed is private here
                 matrix = encoding.matrix(table.frame)
             numeric = any(isinstance(kind, Numeric) for _, kind in encoding.columns)
-            settings = replace(settings, bounds=(-1.0, 1.0) if numeric else encoding.row_bound)
+            settings = replace(settings, bounds=(-1.0, 1.0) if numeric and budget.delta else encoding.row_bound)
             if declared := sum(isinstance(kind, Numeric | Categorical) for kind in prepared.kinds.values()):
                 public.append(f"the ranges or categories that the schema declares, of {declared} of the columns")
         if prepared.task == "classify":
