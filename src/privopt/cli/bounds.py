@@ -121,14 +121,9 @@ def show(rows: Sequence["Row"], problem: "Problem", epsilon: float, delta: float
     title += f"G = {problem.lipschitz:g}, L = {problem.smoothness:g}, gap = {problem.gap:g}"
     console.print(title, style="bold", highlight=False)
     promised = _table(
-        "",
-        "utility,\norder",
-        "gradients,\norder",
-        "data passes,\norder",
-        "proven, with\nneeded noise",
-        "proven, with\npaper's noise",
+        "", "utility,\norder", "gradients,\norder", "passes,\norder", "proven with\nneeded noise", "proven with\npaper's noise"
     )
-    prescribed = _table("", "rounds", "batch", "step", "noise needed", "paper's noise", "paper's /\nneeded")
+    prescribed = _table("", "rounds", "batch", "step", "noise\nneeded", "noise of\nthe paper", "ratio")
     for row in rows:
         order = row.order
         promised.add_row(
