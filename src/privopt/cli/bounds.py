@@ -121,7 +121,7 @@ def show(rows: Sequence["Row"], problem: "Problem", epsilon: float, delta: float
     title += f"G = {problem.lipschitz:g}, L = {problem.smoothness:g}, gap = {problem.gap:g}"
     console.print(title, style="bold", highlight=False)
     promised = _table(
-        "", "utility,\norder", "gradients,\norder", "passes,\norder", "proven with\nneeded noise", "proven with\npaper's noise"
+        "", "utility,\norder", "gradients,\norder", "passes,\norder", "proven,\nneeded\nnoise", "proven,\npaper's\nnoise"
     )
     prescribed = _table("", "rounds", "batch", "step", "noise\nneeded", "noise of\nthe paper", "ratio")
     for row in rows:
