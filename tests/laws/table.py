@@ -107,6 +107,23 @@ def _spiderboost(rounds: int, noise: float) -> Recipe:
     )
 
 
+def _dp_adam_bc(rounds: int, noise: float) -> Recipe:
+    return METHODS["dp-adam-bc"].recipe(
+        rounds=rounds, noise_multiplier=noise, clip_bound=1.0, learning_rate=0.1, expected_batch_size=12
+    )
+
+
+def _dp2_rmsprop(rounds: int, noise: float) -> Recipe:
+    return METHODS["dp2-rmsprop"].recipe(rounds=rounds, noise_multiplier=noise, clip_bound=1.0, learning_rate=0.1, phase=2)
+
+
+def _sagd_minibatch(rounds: int, noise: float) -> Recipe:
+    cut = disjoint_batches(3, key=5)
+    return METHODS["sagd-minibatch"].recipe(
+        rounds=rounds, noise_multiplier=noise, clip_bound=1.0, learning_rate=0.1, sampling=cut
+    )
+
+
 SAMPLES: dict[str, Callable[[int, float], Recipe]] = {  # (rounds, noise multiplier), for linear models of any size
     **{name: _descent(name) for name in DESCENT},
     "dp-srm": _dp_srm,
@@ -114,6 +131,10 @@ SAMPLES: dict[str, Callable[[int, float], Recipe]] = {  # (rounds, noise multipl
     "output-perturbation": _output_perturbation,
     "rrpsgd": _rrpsgd,
     "bassily-sgd": _bassily_sgd,
+    "dp-adam-bc": _dp_adam_bc,
+    "dp2-rmsprop": _dp2_rmsprop,
+    "sagd-lap": _descent("sagd-lap"),
+    "sagd-minibatch": _sagd_minibatch,
 }
 
 

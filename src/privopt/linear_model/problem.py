@@ -44,6 +44,7 @@ class Problem:
     row_norm: float  # of a typical row, with the intercept
     alone: float  # the noise multiplier with which one release costs what is left of the budget: Gaussian, or pure if δ = 0
     pure: bool = False  # δ = 0
+    key: int = field(default=0, repr=False)  # secret, and no value of the data either: what cuts of the rows are drawn by
 
     @property
     def batch(self) -> float:

@@ -17,7 +17,7 @@ from privopt.linear_model.defaults import INTERCEPT
 from privopt.linear_model.problem import Problem, Settings
 from privopt.linear_model.scaling import scales
 from privopt.loop import run
-from privopt.measure.randomness import Rng
+from privopt.measure.randomness import Rng, key
 from privopt.perexample.design import Design
 from privopt.perexample.grads import Vector
 from privopt.perexample.limited import LimitedDesign
@@ -115,6 +115,7 @@ def train(
         row_norm=found.row_norm * (math.hypot(1.0, INTERCEPT) if settings.fit_intercept else 1.0),
         alone=calibrate(one_release(budget), budget, spent=before, accountant=settings.accountant),
         pure=budget.delta == 0,
+        key=key(rng),
     )
     planned = methods.plan(problem)
     rounds = planned.recipe(problem.alone).stop(rng)

@@ -3,6 +3,7 @@
 Whoever knows a generator's state can subtract the noise, so a state is as sensitive as the data.
 """
 
+import hashlib
 import json
 import secrets
 from typing import Any
@@ -34,6 +35,11 @@ def restored(text: str) -> Rng:
     return rng
 
 
+def key(rng: Rng) -> int:
+    """A secret number that follows from the generator's state and leaves it as it is: a run that is repeated has the same."""
+    return int.from_bytes(hashlib.sha256(state(rng).encode()).digest())
+
+
 def normal(centre: Any, deviation: float, rng: Rng) -> Any:
     """Independent normal numbers around those of an array; a torch array is turned into them."""
     if isinstance(centre, np.ndarray):
@@ -44,3 +50,13 @@ def normal(centre: Any, deviation: float, rng: Rng) -> Any:
     from privopt.measure import torch_randomness
 
     return torch_randomness.normal(centre, deviation, rng)
+
+
+def laplace(like: Any, rng: Rng) -> Any:
+    """Independent Laplace numbers of scale 1, of the shape, kind and precision of an array."""
+    numbers = rng.laplace(size=tuple(like.shape))
+    if isinstance(like, np.ndarray):
+        return numbers
+    from privopt.measure.torch_randomness import brought
+
+    return brought(numbers, like)

@@ -7,9 +7,11 @@ from a generator of ours, anew for each call, so that ours is the only state the
 import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from privopt.errors import PrivoptError
@@ -43,6 +45,11 @@ def _add(numbers: Tensor, generator: torch.Generator, deviation: float) -> None:
 def _threads(process: int) -> ThreadPoolExecutor:
     """The threads of a process: a fork does not inherit them."""
     return ThreadPoolExecutor(THREADS - 1)
+
+
+def brought(numbers: NDArray[Any], like: Tensor) -> Tensor:
+    """These numbers, where and as precise as `like` is."""
+    return torch.from_numpy(numbers).to(like)
 
 
 def _generator(rng: Rng) -> torch.Generator:

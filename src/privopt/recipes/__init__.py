@@ -1,20 +1,26 @@
 """Algorithms: one file each, and one registry that the estimators, the command line and the docs list."""
 
 from privopt.recipes.bassily_sgd import bassily_sgd
+from privopt.recipes.dp2_rmsprop import dp2_rmsprop
 from privopt.recipes.dp_adam import dp_adam
+from privopt.recipes.dp_adam_bc import dp_adam_bc
 from privopt.recipes.dp_rmsprop import dp_rmsprop
 from privopt.recipes.dp_sgd import dp_gd, dp_sgd
 from privopt.recipes.dp_srm import dp_srm
 from privopt.recipes.output_perturbation import output_perturbation
 from privopt.recipes.registry import METHODS, Method, method
 from privopt.recipes.rrpsgd import rrpsgd
+from privopt.recipes.sagd_lap import sagd_lap
+from privopt.recipes.sagd_minibatch import sagd_minibatch
 from privopt.recipes.spiderboost import spiderboost
 
 __all__ = [
     "METHODS",
     "Method",
     "bassily_sgd",
+    "dp2_rmsprop",
     "dp_adam",
+    "dp_adam_bc",
     "dp_gd",
     "dp_rmsprop",
     "dp_sgd",
@@ -22,5 +28,7 @@ __all__ = [
     "method",
     "output_perturbation",
     "rrpsgd",
+    "sagd_lap",
+    "sagd_minibatch",
     "spiderboost",
 ]

@@ -6,12 +6,16 @@ from dataclasses import dataclass
 from privopt.errors import InputError
 from privopt.recipe import Recipe
 from privopt.recipes.bassily_sgd import bassily_sgd
+from privopt.recipes.dp2_rmsprop import dp2_rmsprop
 from privopt.recipes.dp_adam import dp_adam
+from privopt.recipes.dp_adam_bc import dp_adam_bc
 from privopt.recipes.dp_rmsprop import dp_rmsprop
 from privopt.recipes.dp_sgd import dp_gd, dp_sgd
 from privopt.recipes.dp_srm import dp_srm
 from privopt.recipes.output_perturbation import output_perturbation
 from privopt.recipes.rrpsgd import rrpsgd
+from privopt.recipes.sagd_lap import sagd_lap
+from privopt.recipes.sagd_minibatch import sagd_minibatch
 from privopt.recipes.spiderboost import spiderboost
 
 
@@ -32,6 +36,7 @@ class Method:
 
 _DPAGD = "Zhou, Chen, Hong, Wu, Banerjee: Private Stochastic Non-Convex Optimization"
 _SMOOTH = "Zhang, Zheng, Mou, Wang: Efficient Private ERM for Smooth Objectives"
+_SAGD = "Zhou, Karimi, Yu, Xu, Li: Towards Better Generalization of Adaptive Gradient Methods"
 _CONVEX = "a convex loss with bounded gradients: logistic, multinomial or Huber"
 
 METHODS = {
@@ -72,6 +77,36 @@ METHODS = {
             "Bassily, Smith, Thakurta: Private Empirical Risk Minimization",
             needs="a convex loss",
             networks=False,
+        ),
+        Method(
+            "dp-adam-bc",
+            dp_adam_bc,
+            "DP-Adam that takes the variance of the noise out of what it divides by",
+            "Tang, Shpilevskiy, Lécuyer: DP-AdamBC: Your DP-Adam Is Actually DP-SGD",
+        ),
+        Method(
+            "dp2-rmsprop",
+            dp2_rmsprop,
+            "gradients preconditioned before they are clipped, by averages of earlier private answers",
+            "Li, Zaheer, Liu, Reddi, McMahan, Smith: Differentially Private Adaptive Optimization with Delayed Preconditioners",
+        ),
+        Method(
+            "sagd-lap",
+            sagd_lap,
+            "RMSProp on all rows with Laplace noise, also without δ; for few columns",
+            _SAGD,
+            guarantee="(ε, δ)-DP, or ε-DP with δ = 0",
+            pure=True,
+        ),
+        Method(
+            "sagd-minibatch",
+            sagd_minibatch,
+            "RMSProp with Laplace noise on disjoint batches: fewer passes over the rows, more noise",
+            _SAGD,
+            needs="a secret cut of the rows, which the estimators draw",
+            guarantee="(ε, δ)-DP, or ε-DP with δ = 0",
+            networks=False,
+            pure=True,
         ),
     )
 }

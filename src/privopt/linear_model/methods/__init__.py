@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from privopt.linear_model.methods import bassily_sgd, descent, output_perturbation, recursive, rrpsgd
+from privopt.linear_model.methods import adaptive, bassily_sgd, descent, output_perturbation, recursive, rrpsgd, sagd
 from privopt.linear_model.methods.planned import Planned
 from privopt.linear_model.problem import Problem, Settings
 from privopt.perexample.losses import Loss
@@ -17,10 +17,15 @@ PLANS: dict[str, Callable[[Problem], Planned]] = {
     "output-perturbation": output_perturbation.plan,
     "rrpsgd": rrpsgd.plan,
     "bassily-sgd": bassily_sgd.plan,
+    "dp-adam-bc": adaptive.plan_adam_bc,
+    "dp2-rmsprop": adaptive.plan_dp2,
+    "sagd-lap": sagd.plan_lap,
+    "sagd-minibatch": sagd.plan_minibatch,
 }
 CHECKS: dict[str, Callable[[Settings, Loss], None]] = {
     "output-perturbation": output_perturbation.check,
     "bassily-sgd": bassily_sgd.check,
+    "sagd-lap": sagd.check_lap,
 }
 
 

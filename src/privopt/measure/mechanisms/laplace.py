@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from privopt.errors import CompositionError
+from privopt.measure import randomness
 from privopt.measure.randomness import Rng
 from privopt.perexample.grads import Array
 from privopt.privacy.events import DpEvent, LaplaceDpEvent
@@ -28,4 +29,4 @@ class laplace:  # noqa: N801  # a constructor that reads as a phrase
         return LaplaceDpEvent(self.noise_multiplier)
 
     def release(self, total: Array, bound: float, rng: Rng) -> Array:
-        return total + rng.laplace(0.0, self.noise_multiplier * bound, total.shape)
+        return total + self.noise_multiplier * bound * randomness.laplace(total, rng)
