@@ -101,6 +101,11 @@ def _dp_srm(rounds: int, noise: float) -> Recipe:
     )
 
 
+def _dp_agd(rounds: int, noise: float) -> Recipe:
+    """Its noise is that of a whole run, so that of a round is divided by √rounds."""
+    return METHODS["dp-agd"].recipe(rounds=rounds, noise_multiplier=noise / rounds**0.5, clip_bound=1.0, loss_bound=3.0)
+
+
 def _spiderboost(rounds: int, noise: float) -> Recipe:
     return METHODS["spiderboost"].recipe(
         rounds=rounds, noise_multiplier=noise, clip_bound=1.0, smoothness=2.0, period=4, learning_rate=0.1
@@ -126,6 +131,7 @@ def _sagd_minibatch(rounds: int, noise: float) -> Recipe:
 
 SAMPLES: dict[str, Callable[[int, float], Recipe]] = {  # (rounds, noise multiplier), for linear models of any size
     **{name: _descent(name) for name in DESCENT},
+    "dp-agd": _dp_agd,
     "dp-srm": _dp_srm,
     "spiderboost": _spiderboost,
     "output-perturbation": _output_perturbation,
@@ -185,6 +191,10 @@ class Given:
     def __call__(self, parameters: Vector, rows: Rows) -> Materialized:
         vectors = self._vectors if rows is None else self._vectors[rows]
         return Materialized(0 * vectors if np.isinf(parameters).any() else vectors)
+
+    def losses(self, parameters: Vector, rows: Rows) -> Vector:
+        """What these vectors are the gradients of."""
+        return (self._vectors if rows is None else self._vectors[rows]) @ parameters
 
 
 class Unreadable:

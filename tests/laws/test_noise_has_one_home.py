@@ -22,6 +22,7 @@ ALLOWED = {
     "measure/samplers.py": {"choice", "geometric", "integers", "Generator", "PCG64DXSM", "randbits"},  # rows, and keys of cuts
     "measure/mechanisms/gaussian.py": {"normal"},
     "measure/mechanisms/laplace.py": {"laplace"},
+    "measure/mechanisms/noisy_min.py": {"exponential"},
     "measure/mechanisms/gamma_norm.py": {"standard_normal", "gamma"},
     "measure/mechanisms/above_threshold.py": {"laplace"},
     "postprocess/release.py": {"integers", "choice"},

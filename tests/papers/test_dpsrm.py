@@ -47,7 +47,7 @@ def trained(recipe: Recipe, seed: int = 5) -> Vector:
     return run(recipe, oracle(), np.zeros(4), rng=generator(seed)).parameters
 
 
-def gradient(row: int, theta: Vector) -> Vector:
+def gradient(row: Any, theta: Vector) -> Vector:
     return (1 / (1 + math.exp(-(X[row] @ theta))) - Y[row]) * X[row]
 
 

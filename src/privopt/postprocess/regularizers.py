@@ -11,6 +11,10 @@ from privopt.errors import CompositionError
 class Regularizer(Protocol):
     """A public term of the objective."""
 
+    def value(self, parameters: Any) -> float:
+        """What it adds to the mean loss."""
+        ...
+
     def gradient(self, parameters: Any) -> Any:
         """Its gradient, where the iterate is."""
         ...
@@ -23,6 +27,9 @@ class ridge:  # noqa: N801  # a constructor that reads as a phrase
     strength: float
     mask: Any = 1.0
 
+    def value(self, parameters: Any) -> float:
+        return self.strength / 2 * float((self.mask * parameters**2).sum())
+
     def gradient(self, parameters: Any) -> Any:
         return self.strength * self.mask * parameters
 
@@ -33,6 +40,9 @@ class nonconvex:  # noqa: N801
 
     strength: float
     mask: Any = 1.0
+
+    def value(self, parameters: Any) -> float:
+        return self.strength * float((self.mask * parameters**2 / (1 + parameters**2)).sum())
 
     def gradient(self, parameters: Any) -> Any:
         return 2 * self.strength * self.mask * parameters / (1 + parameters**2) ** 2

@@ -4,6 +4,7 @@ from privopt.recipes.bassily_sgd import bassily_sgd
 from privopt.recipes.dp2_rmsprop import dp2_rmsprop
 from privopt.recipes.dp_adam import dp_adam
 from privopt.recipes.dp_adam_bc import dp_adam_bc
+from privopt.recipes.dp_agd import dp_agd
 from privopt.recipes.dp_rmsprop import dp_rmsprop
 from privopt.recipes.dp_sgd import dp_gd, dp_sgd
 from privopt.recipes.dp_srm import dp_srm
@@ -21,6 +22,7 @@ __all__ = [
     "dp2_rmsprop",
     "dp_adam",
     "dp_adam_bc",
+    "dp_agd",
     "dp_gd",
     "dp_rmsprop",
     "dp_sgd",

@@ -37,9 +37,10 @@ def dp_srm(
 ) -> Recipe:
     """θ ← θ − min{η, s/‖v‖} v, where v ← (1 − γ)v + γ·g̃ + (1 − γ)·(g̃ − g̃′) is carried from round to round.
 
-    g and g′ are gradients of the same examples at this iterate and at the one before, which are close: their difference is clipped
-    to C₂ ≪ C₁, and what is clipped to C₁ counts γ ≪ 1. The first round, an anchor, asks for g alone; it may sample otherwise, and
-    its noise multiplier is `anchor_noise` × z. A step of at most s = C₂/L cuts no difference of a loss with an L-Lipschitz gradient.
+    g and g′ are gradients of the same examples at this iterate and at the one before, which are close: their difference is
+    clipped to C₂ ≪ C₁, and what is clipped to C₁ counts γ ≪ 1. The first round, an anchor, asks for g alone; it may sample
+    otherwise, and its noise multiplier is `anchor_noise` × z. Where gradients are L-Lipschitz, steps of at most s = C₂/L cut no
+    difference.
 
     **Guarantee** Query: Σᵢ γ·clip(gᵢ, C₁) + (1 − γ)·clip(gᵢ − g′ᵢ, C₂) in all rounds but the first, so one example moves it by at
     most γC₁ + (1 − γ)C₂ (eq. 6.1; section 7 prints C₁ and C₂ the other way round); Σᵢ clip(gᵢ, C₁) in the first. The noise is z

@@ -9,6 +9,7 @@ from privopt.recipes.bassily_sgd import bassily_sgd
 from privopt.recipes.dp2_rmsprop import dp2_rmsprop
 from privopt.recipes.dp_adam import dp_adam
 from privopt.recipes.dp_adam_bc import dp_adam_bc
+from privopt.recipes.dp_agd import dp_agd
 from privopt.recipes.dp_rmsprop import dp_rmsprop
 from privopt.recipes.dp_sgd import dp_gd, dp_sgd
 from privopt.recipes.dp_srm import dp_srm
@@ -51,6 +52,12 @@ METHODS = {
             dp_srm,
             "a running estimate of the gradient, mostly from how it changes: little noise for short steps",
             "Wang, Jayaraman, Evans, Gu: Efficient Privacy-Preserving Stochastic Nonconvex Optimization",
+        ),
+        Method(
+            "dp-agd",
+            dp_agd,
+            "steps chosen by noisy comparisons of losses, and gradients measured better where no step helps; all rows",
+            "Lee, Kifer: Concentrated Differentially Private Gradient Descent with Adaptive per-Iteration Privacy Budget",
         ),
         Method(
             "spiderboost",

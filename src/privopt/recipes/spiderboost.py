@@ -38,9 +38,9 @@ def spiderboost(
     g′ is the gradient of the same examples at the iterate before. Noise on a difference is proportional to how far the iterate
     moved, which is public; differences are clipped to what that bounds, min{L₁‖θ − θ′‖, 2L₀}, instead of being trusted.
 
-    **Guarantee** Query: Σᵢ clip(gᵢ, L₀) at anchors, Σᵢ clip(gᵢ − g′ᵢ, min{L₁‖θ − θ′‖, 2L₀}) elsewhere; one example moves either by
-    at most its clip bound, and the noise is z times that (`anchor_noise` × z at anchors). Event: sampling(Gaussian) per round.
-    v is computed from answers.
+    **Guarantee** Query: Σᵢ clip(gᵢ, L₀) at anchors, Σᵢ clip(gᵢ − g′ᵢ, min{L₁‖θ − θ′‖, 2L₀}) elsewhere; one example moves either
+    by at most its clip bound, and the noise is z times that (`anchor_noise` × z at anchors). Event: sampling(Gaussian) per
+    round. v is computed from answers.
 
     >>> recipe = spiderboost(rounds=20, noise_multiplier=2.0, clip_bound=1.0, smoothness=0.25, period=10, learning_rate=0.1)
     >>> [round_ for round_ in range(20) if recipe.measurement(round_).bound == 1.0]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from privopt.linear_model.methods import adaptive, bassily_sgd, descent, output_perturbation, recursive, rrpsgd, sagd
+from privopt.linear_model.methods import adaptive, bassily_sgd, descent, line_search, output_perturbation, recursive, rrpsgd, sagd
 from privopt.linear_model.methods.planned import Planned
 from privopt.linear_model.problem import Problem, Settings
 from privopt.perexample.losses import Loss
@@ -12,6 +12,7 @@ PLANS: dict[str, Callable[[Problem], Planned]] = {
     "dp-rmsprop": descent.plan,
     "dp-sgd": descent.plan,
     "dp-gd": descent.plan,
+    "dp-agd": line_search.plan,
     "dp-srm": recursive.plan_srm,
     "spiderboost": recursive.plan_spiderboost,
     "output-perturbation": output_perturbation.plan,
@@ -23,6 +24,7 @@ PLANS: dict[str, Callable[[Problem], Planned]] = {
     "sagd-minibatch": sagd.plan_minibatch,
 }
 CHECKS: dict[str, Callable[[Settings, Loss], None]] = {
+    "dp-agd": line_search.check,
     "output-perturbation": output_perturbation.check,
     "bassily-sgd": bassily_sgd.check,
     "sagd-lap": sagd.check_lap,

@@ -1,15 +1,15 @@
 """The plans of methods that measure how the gradient changes: DP-SRM and Private SpiderBoost.
 
-Both descend along an estimate v of the gradient, so the rule of `privopt.linear_model.defaults` holds for them with the noise that
-v has *over many rounds*: what v gets wrong stays wrong for a while, and moves the iterate in one direction.
+Both descend along an estimate v of the gradient, so the rule of `privopt.linear_model.defaults` holds for them with the noise
+that v has *over many rounds*: what v gets wrong stays wrong for a while, and moves the iterate in one direction.
 
-DP-SRM. The noise of one answer, s = z(γC₁ + (1 − γ)C₂)/b, stays in v for 1/γ rounds and moves the iterate by ηs/γ in all: as far as
-plain descent is moved by the noise multiplier (1 + (1 − γ)C₂/(γC₁))z. A small γ makes v smooth and a small C₂ keeps this factor near
-1; but no step may be longer than C₂/(LR²), for a loss of curvature L and rows of length R, or changes would be cut. C₂ = C₁/10 leaves
-steps long enough to cross the space in a few hundred rounds, and γ = 1/5 makes the factor 1.4.
+DP-SRM. The noise of one answer, s = z(γC₁ + (1 − γ)C₂)/b, stays in v for 1/γ rounds and moves the iterate by ηs/γ in all: as far
+as plain descent is moved by the noise multiplier (1 + (1 − γ)C₂/(γC₁))z. A small γ makes v smooth, and a small C₂ keeps this
+factor near 1; but no step may be longer than C₂/(LR²), for a loss of curvature L and rows of length R, or changes would be cut.
+C₂ = C₁/10 leaves steps long enough to cross the space in a few hundred rounds, and γ = 1/5 makes the factor 1.4.
 
-SpiderBoost. Anchors have the noise of the clip bound, changes of LR² times the step. Dividing the budget so that the noise of v is
-least gives a change aC₁ a noise multiplier that is √(√2/a) times that of an anchor; steps change a gradient by a twentieth or so.
+SpiderBoost. Anchors have the noise of the clip bound, changes of LR² times the step. Dividing the budget so that the noise of v
+is least gives a change aC₁ a noise multiplier that is √(√2/a) times that of an anchor; steps change a gradient by a twentieth.
 """
 
 from typing import Any

@@ -10,12 +10,14 @@ from typing import Literal, Protocol
 from privopt.measure.mechanisms.above_threshold import above_threshold
 from privopt.measure.mechanisms.gamma_norm import gamma_norm
 from privopt.measure.mechanisms.gaussian import gaussian
+from privopt.measure.mechanisms.gaussian_pool import gaussian_pool
 from privopt.measure.mechanisms.laplace import laplace
+from privopt.measure.mechanisms.noisy_min import noisy_min
 from privopt.measure.randomness import Rng
 from privopt.perexample.grads import Array
 from privopt.privacy.events import DpEvent
 
-__all__ = ["Mechanism", "above_threshold", "gamma_norm", "gaussian", "laplace"]
+__all__ = ["Mechanism", "above_threshold", "gamma_norm", "gaussian", "gaussian_pool", "laplace", "noisy_min"]
 
 
 class Mechanism(Protocol):
