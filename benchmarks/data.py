@@ -129,6 +129,30 @@ def tables() -> list[Tables]:
     ]
 
 
+def whole_tables() -> list[Tables]:
+    """The five UCI tables of Zhang et al. as they are, without a test part: three of classes, two of numbers to predict."""
+    place = folder()
+    if place is None:
+        table = _synthetic_table(4000)
+        numbers = pd.DataFrame({"a": np.linspace(0, 1, 3000), "b": np.arange(3000) % 7})
+        numbers["y"] = numbers["a"] * 3 - numbers["b"]
+        return [
+            Tables(table.name, "bought", table.train, table.test[:0]),
+            Tables("numbers" + SYNTHETIC, "y", numbers, numbers[:0]),
+        ]
+    credit = pd.read_csv(place / "UCI_Credit_Card.csv.gz").drop(columns="ID")
+    wine = [pd.read_csv(place / f"winequality-{colour}.csv.gz", sep=";").assign(colour=colour) for colour in ("red", "white")]
+    bike = pd.read_csv(place / "hour.csv.gz").drop(columns=["instant", "dteday", "casual", "registered"])
+    tables = [
+        ("BANK", "y", pd.read_csv(place / "bank-full.csv.gz", sep=";")),
+        ("ADULT", "income", _adult(place / "adult.data.gz")),
+        ("CREDITCARD", "default.payment.next.month", credit.astype(dict.fromkeys(["SEX", "EDUCATION", "MARRIAGE"], str))),
+        ("WINE", "quality", pd.concat(wine)),
+        ("BIKE", "cnt", bike.astype(dict.fromkeys(["season", "mnth", "hr", "weekday", "weathersit"], str))),
+    ]
+    return [Tables(name, target, table, table[:0]) for name, target, table in tables]
+
+
 def regressions() -> list[Split]:
     """Numbers to predict: how good a wine is, how many bicycles are hired in an hour."""
     place = folder()

@@ -14,6 +14,7 @@ from privopt.perexample.grads import Vector
 from privopt.perexample.limited import LimitedDesign
 from privopt.perexample.linear import LinearOracle
 from privopt.perexample.losses import Huber, Logistic, Loss, Multinomial, Squared
+from privopt.perexample.storage import Csr
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((30, 4)) * RNG.choice([0.1, 1.0, 30.0], (30, 1))
@@ -60,6 +61,20 @@ def test_products_are_those_of_shortened_rows(name: str, store: Callable[[Vector
             batch.scaled_norms(diagonal, order), np.linalg.norm(expected * diagonal, ord=order, axis=1), rtol=1e-5
         )
     assert batch.norms(2).max() <= 1.5 * (1 + 1e-12)
+
+
+def test_dense_rows_that_are_mostly_zeros_are_multiplied_by_their_entries_even_if_they_are_centred() -> None:
+    matrix = np.where(RNG.random(X.shape) < 0.3, X, 0.0)
+    for frame in FRAMES.values():
+        design = LimitedDesign(matrix, frame, 1.5)
+        assert isinstance(design.products, Csr)
+        expected, batch = shortened(matrix, frame, 1.5), design.take(None)
+        coefficients, weights = RNG.standard_normal(design.width), RNG.standard_normal(30)
+        np.testing.assert_allclose(batch.scores(coefficients), expected @ coefficients, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(batch.weighted_sum(weights), weights @ expected, rtol=1e-9, atol=1e-12)
+        diagonal: Vector = RNG.uniform(0.5, 2.0, (design.width,))
+        np.testing.assert_allclose(batch.scaled_norms(diagonal, 2), np.linalg.norm(expected * diagonal, axis=1), rtol=1e-5)
+    assert not isinstance(LimitedDesign(X, Frame(), 1.5).products, Csr)
 
 
 @stores

@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from privopt.errors import InputError
 from privopt.perexample.design import Batch, Design, Frame
 from privopt.perexample.grads import Rows, Vector
+from privopt.perexample.storage import Dense
 
 
 class LimitedDesign(Design):
@@ -28,23 +29,27 @@ class LimitedDesign(Design):
         super().__init__(matrix, frame)
         self.limit = limit
         self.shares = limit / np.maximum(self.norms(2), limit)  # 0 for a row that is not finite
+        self.products = self._matrix.compact() if isinstance(self._matrix, Dense) else self._matrix
 
     def take(self, rows: Rows) -> "LimitedBatch":
-        return LimitedBatch(self, rows, self.shares if rows is None else self.shares[rows])
+        return LimitedBatch(self, rows)
 
 
 class LimitedBatch(Batch):
     """Some rows of a limited design."""
 
-    def __init__(self, design: Design, rows: Rows, shares: Vector) -> None:
+    def __init__(self, design: LimitedDesign, rows: Rows) -> None:
         super().__init__(design, rows)
-        self._shares = shares
+        self._shares = design.shares if rows is None else design.shares[rows]
+        self._stored = self._matrix  # for norms, which know the centre
+        if rows is None:
+            self._matrix = design.products
 
     def norms(self, order: int) -> Vector:
         return _times(super().norms(order), self._shares)
 
     def scaled_norms(self, diagonal: Vector, order: int) -> Vector:
-        return _times(super().scaled_norms(diagonal, order), self._shares)
+        return _times(self._design.scaled_norms(self._stored, self._rows, diagonal, order), self._shares)
 
     def scores(self, coefficients: Vector) -> Vector:
         return _times(super().scores(coefficients), self._shares)

@@ -38,6 +38,11 @@ class Dense:
         product: Vector = self._values.T @ weights
         return product
 
+    def compact(self) -> "Dense | Csr":
+        """The same rows for many products: by their entries, if most of them are 0."""
+        few = 2 * np.count_nonzero(self._values) < self._values.size
+        return Csr(sp.csr_array(self._values)) if few else self
+
     def norms(self, order: int, centre: Vector | None, scale: Vector | None) -> Vector:
         """Of (row − centre)/scale."""
         total = np.empty(self.shape[0])
