@@ -12,7 +12,9 @@ from torch.utils.data import Dataset, default_collate
 from privopt.errors import InputError, PrivoptError
 from privopt.perexample.torch.check import check_model
 from privopt.perexample.torch.chunked import ChunkedGrads
-from privopt.perexample.torch.data import moved, rows_of, size_of
+from privopt.perexample.torch.data import call, moved, rows_of, score, size_of
+from privopt.perexample.torch.errors import UnsupportedLoss
+from privopt.perexample.torch.exact import whole
 from privopt.perexample.torch.flat import FlatParameters, Layout
 from privopt.perexample.torch.functions import gradients
 from privopt.perexample.torch.grads import TorchGrads
@@ -100,18 +102,37 @@ class TorchOracle:
 
     def __call__(self, parameters: Tensor | None, rows: Any) -> TorchGrads | ChunkedGrads:
         """The gradients of these rows (None: all) at these parameters (None: as they are)."""
-        index = slice(0, self._size) if rows is None else torch.as_tensor(np.asarray(rows), dtype=torch.long)
-        count = self._size if isinstance(index, slice) else len(index)
+        index, count = self._index(rows)
         at = None if parameters is None else torch.as_tensor(parameters)
         if self.chunk is None or count <= self.chunk:
             return self._gradients(at, index)
         held = self.layout.flat() if at is None else at.detach().clone()  # chunks may be computed again, later
 
         def compute(start: int, stop: int) -> TorchGrads:
-            part = slice(start, stop) if isinstance(index, slice) else index[start:stop]
-            return self._gradients(held if isinstance(self.layout, FlatParameters) else None, part)
+            return self._gradients(held if isinstance(self.layout, FlatParameters) else None, _part(index, start, stop))
 
         return ChunkedGrads(compute, count, self.chunk, self.layout)
+
+    def losses(self, parameters: Tensor, rows: Any) -> Tensor:
+        """The loss of each of these examples (None: all), without gradients."""
+        index, count = self._index(rows)
+        self.flat.assign(parameters)
+        step, parts = self.chunk or max(count, 1), []
+        with torch.no_grad(), silent():
+            for start in range(0, count, step):
+                inputs, targets = self._read(_part(index, start, min(start + step, count)))
+                parts.append(whole(score(self.loss, call(self.model, inputs), targets)))
+        found = torch.cat(parts) if parts else self.flat.vector[:0]
+        if found.shape != (count,):
+            raise UnsupportedLoss(f"the losses of {count} examples have the shape {tuple(found.shape)}: one for each is needed.")
+        return found
+
+    def _index(self, rows: Any) -> tuple[Tensor | slice, int]:
+        """Where these rows are, and how many they are."""
+        if rows is None:
+            return slice(0, self._size), self._size
+        index = torch.as_tensor(np.asarray(rows), dtype=torch.long)
+        return index, len(index)
 
     def _read(self, rows: Tensor | slice) -> tuple[Any, Any]:
         inputs, targets = moved(self._fetch(rows), self.layout.device)
@@ -122,6 +143,11 @@ class TorchOracle:
             self.flat.assign(parameters)
         with silent():
             return gradients(self._recorder, self.layout, self.loss, *self._read(rows))
+
+
+def _part(index: Tensor | slice, start: int, stop: int) -> Tensor | slice:
+    """Some of the rows; a slice is that of all of them."""
+    return slice(start, stop) if isinstance(index, slice) else index[start:stop]
 
 
 @contextmanager
