@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from privopt.measure.randomness import generator, restored, state
+from privopt.measure.randomness import generator, key, laplace, restored, state
 
 
 def test_without_a_seed_no_two_generators_are_alike() -> None:
@@ -42,3 +42,25 @@ def test_a_restored_generator_goes_on_where_the_state_was_taken(used: int) -> No
     for draw in ("standard_normal", "random", "standard_exponential"):
         np.testing.assert_array_equal(getattr(again, draw)(5), getattr(rng, draw)(5))
     np.testing.assert_array_equal(again.choice(50, 9, replace=False), rng.choice(50, 9, replace=False))
+
+
+def test_a_key_follows_from_the_state_and_leaves_it_as_it_is() -> None:
+    rng = generator(3)
+    before = state(rng)
+    first = key(rng)
+    assert key(rng) == first
+    assert state(rng) == before
+    assert key(restored(before)) == first
+    rng.integers(9)
+    assert key(rng) != first
+    assert len({key(generator()) for _ in range(20)}) == 20
+    assert first.bit_length() > 200
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_laplace_numbers_for_torch_are_those_for_numpy(precision: str) -> None:
+    torch = pytest.importorskip("torch")
+    like = torch.zeros(3, 5, dtype=getattr(torch, precision))
+    drawn = laplace(like, generator(1))
+    assert drawn.dtype == like.dtype
+    np.testing.assert_allclose(drawn.numpy(), laplace(np.zeros((3, 5)), generator(1)), rtol=1e-6)

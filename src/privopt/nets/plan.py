@@ -1,11 +1,12 @@
 """The plan of a private training run: sampling, rounds and noise, from public numbers."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from privopt.errors import InputError
 from privopt.measure.samplers import Sampler, full_batch, poisson
-from privopt.privacy.accountants import Accountant
+from privopt.privacy.accountants import Accountant, epsilon
 from privopt.privacy.budget import Budget
 from privopt.privacy.calibrate import calibrate
 from privopt.recipe import Recipe
@@ -50,6 +51,6 @@ def schedule(size: int, batch_size: int, epochs: float | None, rounds: int | Non
 
 def noise_for(recipe: Callable[[float], Recipe], budget: Budget, accountant: Accountant) -> float:
     """The least noise that keeps the recipe within the budget."""
-    if budget.delta == 0:
+    if budget.delta == 0 and math.isinf(epsilon(recipe(1.0).planned_event(), 0.0, budget.neighbours)):
         raise InputError("delta is 0, but Gaussian noise needs delta > 0: well below 1/n, such as 1e-6.")
     return calibrate(lambda noise: recipe(noise).planned_event(), budget, accountant=accountant)

@@ -25,7 +25,7 @@ def dp2_rmsprop(
     noise_multiplier: float,
     clip_bound: float,
     learning_rate: float | Schedule,
-    phase: int,
+    phase: int = 20,
     preconditioned_clip_bound: float | None = None,
     preconditioned_learning_rate: float | Schedule | None = None,
     sampling: Sampler = full_batch(),  # noqa: B008  # frozen
