@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from inspect import signature
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -72,6 +72,20 @@ LOSSES: dict[str, Loss] = {
     "Squared": Squared(),
     "Huber": Huber(0.7),
 }
+
+
+class Public:
+    """A public gradient that is the same wherever it is asked for: 0, unless told otherwise."""
+
+    epoch = 2
+
+    def __init__(self, size: float = 0.0) -> None:
+        self._size = size
+
+    def __call__(self, parameters: Vector, round_: int) -> Vector:
+        return 0 * parameters + self._size
+
+
 DESCENT = ["dp-adam", "dp-rmsprop", "dp-sgd", "dp-gd"]  # they share their arguments and differ in the update alone
 METHODS_THAT_SAMPLE = [name for name in DESCENT if "sampling" in signature(METHODS[name].recipe).parameters]
 
@@ -129,6 +143,17 @@ def _sagd_minibatch(rounds: int, noise: float) -> Recipe:
     )
 
 
+def _beside(name: str, **own: Any) -> Callable[[int, float], Recipe]:
+    """A method with side information."""
+    return lambda rounds, noise: METHODS[name].recipe(
+        rounds=rounds, noise_multiplier=noise, clip_bound=1.0, learning_rate=0.1, **own
+    )
+
+
+def _adas(rounds: int, noise: float) -> Recipe:
+    return METHODS["adas"].recipe(rounds=rounds, learning_rate=0.1, public=Public(1.0), without_privacy=True)
+
+
 SAMPLES: dict[str, Callable[[int, float], Recipe]] = {  # (rounds, noise multiplier), for linear models of any size
     **{name: _descent(name) for name in DESCENT},
     "dp-agd": _dp_agd,
@@ -141,6 +166,13 @@ SAMPLES: dict[str, Callable[[int, float], Recipe]] = {  # (rounds, noise multipl
     "dp2-rmsprop": _dp2_rmsprop,
     "sagd-lap": _descent("sagd-lap"),
     "sagd-minibatch": _sagd_minibatch,
+    "adadps": _beside("adadps", public=Public(1.0)),
+    "dp-r-pub": _beside("dp-r-pub", public=Public(1.0)),
+    "dp-adam-pub": _beside("dp-adam-pub", public=Public()),
+    "pda-dpmd": _beside("pda-dpmd", public=Public()),
+    "warm-start": _beside("warm-start", public=Public(), public_epochs=2),
+    "ideal": _beside("ideal", without_privacy=True, stability=0.1),
+    "adas": _adas,
 }
 
 
@@ -158,18 +190,6 @@ def composed(names: tuple[str, str, str, str], size: int, *, bound: float, noise
     """The measurement of these slots."""
     sampler, query, clip, mechanism = names
     return Measurement(SAMPLERS[sampler](size), [QUERIES[query] @ CLIPS[clip](bound)], MECHANISMS[mechanism](noise_multiplier))
-
-
-class Public:
-    """A public gradient that is the same wherever it is asked for: 0, unless told otherwise."""
-
-    epoch = 2
-
-    def __init__(self, size: float = 0.0) -> None:
-        self._size = size
-
-    def __call__(self, parameters: Vector, round_: int) -> Vector:
-        return 0 * parameters + self._size
 
 
 class Given:

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -57,26 +58,35 @@ def test_default_delta_is_a_power_of_ten_below_a_tenth_of_one_in_n() -> None:
     assert LogisticRegression(random_state=0).fit(X, y).privacy_.statement.budget.delta == 1e-5
 
 
+def beside(method: str, public: tuple[Any, Any]) -> dict[str, Any]:
+    """What a method cannot do without."""
+    needs = {} if method == "ideal" or "public" not in signature(METHODS[method].recipe).parameters else {"public": public}
+    return needs if METHODS[method].private else {**needs, "options": {"without_privacy": True}}
+
+
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("kind", ESTIMATORS)
 def test_every_method_learns_with_its_defaults(kind: Any, method: str) -> None:
     X, y = binary(4000) if kind is LogisticRegression else linear(4000)
     if (kind, method) == (Ridge, "output-perturbation"):
         pytest.skip("squared loss has no bounded gradients: tests/linear_model/test_smooth_erm.py")
-    model = kind(epsilon=3.0, method=method, random_state=0).fit(X, y)
+    public = binary(300, seed=9) if kind is LogisticRegression else linear(300, seed=9)
+    model = kind(epsilon=3.0, method=method, random_state=0, **beside(method, public)).fit(X, y)
     assert model.score(X, y) > (0.75 if kind is LogisticRegression else 0.85)
 
 
-WITHOUT_POISSON = ("dp-gd", "output-perturbation", "sagd-lap", "sagd-minibatch")
+WITHOUT_POISSON = ("dp-gd", "output-perturbation", "sagd-lap", "sagd-minibatch", "ideal", "adas")
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in WITHOUT_POISSON])
 def test_batches_are_poisson_and_paid_as_such(method: str) -> None:
     X, y = binary(3000)
-    model = LogisticRegression(epsilon=2.0, method=method, batch_size=300, rounds=100, bounds=(-1, 1), random_state=0).fit(X, y)
+    settings: dict[str, Any] = {"batch_size": 300, "rounds": 100, "bounds": (-1, 1), **beside(method, binary(300, seed=9))}
+    model = LogisticRegression(epsilon=2.0, method=method, random_state=0, **settings).fit(X, y)
     sampled = [(part, count) for part, count in atoms(model.privacy_.statement.event) if isinstance(part, PoissonSampledDpEvent)]
-    assert [(part.sampling_probability, count) for part, count in sampled] == [(0.1, model.n_iter_)]
-    assert model.n_iter_ == 100 or (method == "rrpsgd" and model.n_iter_ < 100)
+    public_rounds = 10 * (300 // 64) if method == "warm-start" else 0
+    assert [(part.sampling_probability, count) for part, count in sampled] == [(0.1, model.n_iter_ - public_rounds)]
+    assert model.n_iter_ == 100 + public_rounds or (method == "rrpsgd" and model.n_iter_ < 100)
     assert model.score(X, y) > 0.75
 
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 
-from privopt.errors import PrivoptWarning
+from privopt.errors import InputError, PrivoptWarning
 from privopt.linear_model.problem import Penalty, Settings
 from privopt.linear_model.scaling import Bounds
+from privopt.linear_model.side import PublicTable
 from privopt.linear_model.training import Trained, drowned, train
 from privopt.measure.randomness import generator
 from privopt.perexample.grads import Vector
@@ -40,6 +41,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         penalty: Penalty = "ridge",
         fit_intercept: bool = True,
         options: Mapping[str, Any] | None = None,
+        public: tuple[Any, Any] | None = None,
         accountant: Accountant = "auto",
         ledger: Ledger | None = None,
         random_state: int | np.random.RandomState | None = None,
@@ -57,6 +59,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         self.penalty = penalty
         self.fit_intercept = fit_intercept
         self.options = options
+        self.public = public
         self.accountant = accountant
         self.ledger = ledger
         self.random_state = random_state
@@ -80,6 +83,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
             rng=generator(self.random_state),
             seeded=self.random_state is not None,
             regression=regression,
+            public=self._public_table(),
             assumed_public=assumed_public,
         )
         self.n_iter_ = trained.rounds
@@ -90,6 +94,21 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         names = Settings.__dataclass_fields__
         given = {name: value for name, value in self.get_params(deep=False).items() if name in names}
         return Settings(**{**given, "options": dict(self.options or {})})
+
+    def _public_table(self) -> PublicTable | None:
+        """The public rows, checked like the private ones."""
+        if self.public is None:
+            return None
+        try:
+            X, y = self.public
+        except (TypeError, ValueError):
+            raise InputError("public must be a pair (X, y): rows of the same columns, and their targets.") from None
+        X, y = check_X_y(X, y, accept_sparse="csr", dtype=np.float64, y_numeric=False)
+        return PublicTable("the rows given as public", X, self._public_targets(y))
+
+    def _public_targets(self, y: Vector) -> Vector:
+        """The targets of public rows, as those of private ones are encoded."""
+        return np.asarray(y, dtype=float)
 
     def _validated(self, X: Any, y: Any) -> tuple[Any, Any]:
         return validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=False)

@@ -29,6 +29,8 @@ class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[m
     epsilon, delta : the budget; `delta=None` is 1/(10 n), rounded down to a power of ten.
     bounds : what is publicly known of the rows: a number (their l2 norm), or a pair (low, high) of column ranges.
     alpha, penalty : strength and kind ("ridge" or "nonconvex") of a regulariser of the scaled coefficients, not the intercept.
+    method, options : how to train (`privopt.recipes.METHODS`), and the method's own settings, by name.
+    public : rows and targets (X, y) that are not private, for methods that use some.
     ledger : a `privopt.Ledger` that this fit, and every clone of this estimator, pays into.
     random_state : for tests only; whoever knows it can remove the noise, and the statement says so.
 
@@ -51,6 +53,14 @@ class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[m
         )
         self.coef_, self.intercept_ = trained.slopes, trained.intercepts
         return self
+
+    def _public_targets(self, y: Vector) -> Vector:
+        places = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
+        if (self.classes_[places] != y).any():
+            raise InputError(
+                f"the public rows have classes that the private ones do not have: {', '.join(map(str, self.classes_))}."
+            )
+        return places.astype(float)
 
     def _loss(self, unit: float) -> Loss:
         return Logistic() if len(self.classes_) == 2 else Multinomial(len(self.classes_))

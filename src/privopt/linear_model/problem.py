@@ -1,6 +1,6 @@
 """The problem: what a user said and what is publicly known of it. The plans of linear methods depend on nothing else."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -8,8 +8,10 @@ import numpy as np
 
 from privopt.linear_model.scaling import Bounds
 from privopt.measure.samplers import Sampler, full_batch, poisson
+from privopt.perexample.grads import Vector
 from privopt.perexample.losses import Loss
 from privopt.postprocess.regularizers import Regularizer, nonconvex, ridge
+from privopt.postprocess.side_information import PublicGradient
 from privopt.privacy.accountants import Accountant
 
 Penalty = Literal["ridge", "nonconvex"]
@@ -34,6 +36,18 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class Side:
+    """What is known beside the rows: public gradients or a scale A (flat, with the intercept's), and how A makes rows longer."""
+
+    public: PublicGradient | None
+    scale: Vector | None
+    scaled_norm: float  # of a typical row divided by A, with the intercept
+    stability: float
+    declared: Sequence[str] = ()
+    paid_for: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
 class Problem:
     """Public facts: no value of the data is among them."""
 
@@ -44,6 +58,7 @@ class Problem:
     row_norm: float  # of a typical row, with the intercept
     alone: float  # the noise multiplier with which one release costs what is left of the budget: Gaussian, or pure if δ = 0
     pure: bool = False  # δ = 0
+    side: Side | None = None
     key: int = field(default=0, repr=False)  # secret, and no value of the data either: what cuts of the rows are drawn by
 
     @property

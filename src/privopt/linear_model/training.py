@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Protocol
 
 import numpy as np
@@ -12,10 +13,11 @@ from threadpoolctl import threadpool_limits
 
 from privopt.checkpoint import Checkpoint
 from privopt.errors import InputError, PrivoptWarning
-from privopt.linear_model import methods
+from privopt.linear_model import methods, side
 from privopt.linear_model.defaults import INTERCEPT
 from privopt.linear_model.problem import Problem, Settings
 from privopt.linear_model.scaling import scales
+from privopt.linear_model.side import PublicTable
 from privopt.loop import run
 from privopt.measure.randomness import Rng, key
 from privopt.perexample.design import Design
@@ -30,9 +32,12 @@ from privopt.privacy.events import DpEvent, GaussianDpEvent, PureDpEvent, compos
 from privopt.privacy.ledger import Run
 from privopt.privacy.statement import Statement
 from privopt.recipe import Recipe
-from privopt.recipes import METHODS
+from privopt.recipes import METHODS, dp_sgd
 from privopt.recipes import method as method_of
 
+COMMON = {  # what a plan decides, or a setting says
+    *("rounds", "max_rounds", "noise_multiplier", "clip_bound", "learning_rate", "sampling", "regularizer", "public")
+}
 HOPELESS = 0.5  # noise on one averaged gradient, in clip bounds, that leaves nothing to learn from
 
 
@@ -73,6 +78,7 @@ def train(
     checkpoint: Checkpoint | None = None,
     observer: Observer | None = None,
     encoded: bool = False,
+    public: PublicTable | None = None,
     assumed_public: Sequence[str] = (),
     paid_for: Sequence[str] = (),
 ) -> Trained:
@@ -86,13 +92,8 @@ def train(
     size = int(matrix.shape[0])
     check(settings, budget)
     methods.check(settings, loss(1.0))
-    if budget.delta >= 1 / size:
-        warnings.warn(
-            f"delta = {budget.delta:.3g} is not below 1/n = {1 / size:.3g}: publishing one random row in full would satisfy "
-            "it. Choose a smaller delta.",
-            PrivoptWarning,
-            stacklevel=3,
-        )
+    side.check(settings, public is not None)
+    warn_of_delta(budget, size)
     found = scales(
         matrix,
         targets if regression else None,
@@ -106,6 +107,9 @@ def train(
     )
     shift, unit = found.target
     fitted = loss(unit if regression else 1.0)
+    beside = side.known(
+        matrix, targets, public, settings, found, fitted, regression=regression, budget=budget, spending=spending, rng=rng
+    )
     before = spending.since(0)
     problem = Problem(
         settings=settings,
@@ -115,6 +119,7 @@ def train(
         row_norm=found.row_norm * (math.hypot(1.0, INTERCEPT) if settings.fit_intercept else 1.0),
         alone=calibrate(one_release(budget), budget, spent=before, accountant=settings.accountant),
         pure=budget.delta == 0,
+        side=beside,
         key=key(rng),
     )
     planned = methods.plan(problem)
@@ -123,7 +128,13 @@ def train(
     def recipe(noise_multiplier: float) -> Recipe:
         return planned.recipe(noise_multiplier).stopped(rounds)
 
-    noise = calibrate(lambda z: recipe(z).planned_event(), budget, spent=before, accountant=settings.accountant)
+    def as_if_private(noise_multiplier: float) -> Recipe:
+        """What a method without a guarantee is compared with."""
+        sampling = problem.sampler
+        return dp_sgd(rounds=rounds, noise_multiplier=noise_multiplier, clip_bound=1.0, learning_rate=1.0, sampling=sampling)
+
+    priced = recipe if method_of(settings.method).private else as_if_private
+    noise = calibrate(lambda z: priced(z).planned_event(), budget, spent=before, accountant=settings.accountant)
     ready = recipe(noise)
     design = Design(matrix, found.frame) if math.isinf(planned.limit) else LimitedDesign(matrix, found.frame, planned.limit)
     oracle = LinearOracle(design, (targets - shift) / unit if regression else targets, fitted)
@@ -162,8 +173,10 @@ def train(
             f"the number of rows ({size}), and the names and types of the columns",
             *assumed_public,
             *([] if encoded else found.declared),
+            *(beside.declared if beside else []),
         ],
-        paid_for=[*paid_for, *found.estimated],
+        paid_for=[*paid_for, *found.estimated, *(beside.paid_for if beside else [])],
+        public_data=[] if public is None else [str(public)],
         seeded=seeded,
         settings={
             "method": settings.method,
@@ -185,6 +198,9 @@ def check(settings: Settings, budget: Budget) -> None:
         raise InputError(
             f"delta is 0, but {method.name} adds Gaussian noise, which needs delta > 0, such as 1e-6. Without delta: {able}."
         )
+    own = [name for name in signature(method.recipe).parameters if name not in COMMON]
+    if unknown := [name for name in settings.options if name not in own]:
+        raise InputError(f"{method.name} has no option {', '.join(unknown)}; its options are {', '.join(own) or 'none'}.")
     for name in ("clip_bound", "learning_rate", "rounds", "batch_size"):
         value = getattr(settings, name)
         if value is not None and not (math.isfinite(value) and value > 0):
@@ -195,6 +211,17 @@ def check(settings: Settings, budget: Budget) -> None:
         raise InputError("dp-gd uses every row in every round: leave batch_size out, or use dp-sgd.")
     if settings.penalty not in ("ridge", "nonconvex"):
         raise InputError(f"penalty is {settings.penalty!r}; it is 'ridge' or 'nonconvex'.")
+
+
+def warn_of_delta(budget: Budget, size: int) -> None:
+    """Say so, if δ is too large to mean anything."""
+    if budget.delta >= 1 / size:
+        warnings.warn(
+            f"delta = {budget.delta:.3g} is not below 1/n = {1 / size:.3g}: publishing one random row in full would satisfy "
+            "it. Choose a smaller delta.",
+            PrivoptWarning,
+            stacklevel=4,
+        )
 
 
 def one_release(budget: Budget) -> Callable[[float], DpEvent]:

@@ -1,23 +1,32 @@
 """The registry: every method that can be asked for by name, for the estimators, the command line and the docs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from inspect import signature
+from typing import Any, get_args
 
 from privopt.errors import InputError
 from privopt.recipe import Recipe
+from privopt.recipes.adadps import Rule, adadps
+from privopt.recipes.adas import adas
 from privopt.recipes.bassily_sgd import bassily_sgd
 from privopt.recipes.dp2_rmsprop import dp2_rmsprop
 from privopt.recipes.dp_adam import dp_adam
 from privopt.recipes.dp_adam_bc import dp_adam_bc
+from privopt.recipes.dp_adam_pub import dp_adam_pub
 from privopt.recipes.dp_agd import dp_agd
+from privopt.recipes.dp_r_pub import dp_r_pub
 from privopt.recipes.dp_rmsprop import dp_rmsprop
 from privopt.recipes.dp_sgd import dp_gd, dp_sgd
 from privopt.recipes.dp_srm import dp_srm
+from privopt.recipes.ideal import agreed, ideal
 from privopt.recipes.output_perturbation import output_perturbation
+from privopt.recipes.pda_dpmd import pda_dpmd
 from privopt.recipes.rrpsgd import rrpsgd
 from privopt.recipes.sagd_lap import sagd_lap
 from privopt.recipes.sagd_minibatch import sagd_minibatch
 from privopt.recipes.spiderboost import spiderboost
+from privopt.recipes.warm_start import warm_start
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,9 @@ class Method:
 _DPAGD = "Zhou, Chen, Hong, Wu, Banerjee: Private Stochastic Non-Convex Optimization"
 _SMOOTH = "Zhang, Zheng, Mou, Wang: Efficient Private ERM for Smooth Objectives"
 _SAGD = "Zhou, Karimi, Yu, Xu, Li: Towards Better Generalization of Adaptive Gradient Methods"
+_ADADPS = "Li, Zaheer, Reddi, Smith: Private Adaptive Optimization with Side Information"
+_PUBLIC = "public data"
+_AGREED = "the option without_privacy"
 _CONVEX = "a convex loss with bounded gradients: logistic, multinomial or Huber"
 
 METHODS = {
@@ -115,8 +127,57 @@ METHODS = {
             networks=False,
             pure=True,
         ),
+        Method(
+            "adadps",
+            adadps,
+            "gradients divided by what public data, or common knowledge, say of their size, then clipped and hidden",
+            _ADADPS,
+            needs="public data, or a scale of the columns",
+        ),
+        Method("dp-r-pub", dp_r_pub, "private gradients, then divided by the size of public ones", _ADADPS, needs=_PUBLIC),
+        Method("dp-adam-pub", dp_adam_pub, "Adam on private gradients with moments of public ones", _ADADPS, needs=_PUBLIC),
+        Method(
+            "pda-dpmd",
+            pda_dpmd,
+            "steps along a mixture of private and public gradients",
+            "Amid et al.: Public Data-Assisted Mirror Descent for Private Model Training",
+            needs=_PUBLIC,
+        ),
+        Method("warm-start", warm_start, "RMSProp on public data, then DP-SGD from there", _ADADPS, needs=_PUBLIC),
+        Method(
+            "ideal",
+            ideal,
+            "NOT PRIVATE: AdaDPS that divides by the size of clean private gradients, for comparison",
+            _ADADPS,
+            needs=_AGREED,
+            guarantee="none",
+            private=False,
+        ),
+        Method(
+            "adas",
+            adas,
+            "NOT PRIVATE: AdaDPS without clipping and noise, for comparison",
+            _ADADPS,
+            needs=f"public data, or a scale of the columns; {_AGREED}",
+            guarantee="none",
+            private=False,
+        ),
     )
 }
+
+
+def check_side(method: Method, options: Mapping[str, Any], *, public: bool) -> None:
+    """Refuse the lack of side information that a method needs, more than it can use, and a method without a guarantee."""
+    if not method.private:
+        agreed(method.name, options.get("without_privacy"))
+    takes, scale = signature(method.recipe).parameters, options.get("scale")
+    if not public and "public" in takes and scale is None:
+        other = ", or a scale among its options: the typical size of each coordinate's gradient" if "scale" in takes else ""
+        raise InputError(f"{method.name} needs public data, rows and targets like the private ones{other}.")
+    if "rule" in takes and (rule := options.get("rule", "rmsprop")) not in get_args(Rule):
+        raise InputError(f"rule is {rule!r}; it is one of {', '.join(get_args(Rule))}.")
+    if public and scale is not None:
+        raise InputError("both public data and a scale are given, but gradients are divided by one or the other: leave one out.")
 
 
 def method(name: str) -> Method:

@@ -2,7 +2,17 @@
 
 from collections.abc import Callable
 
-from privopt.linear_model.methods import adaptive, bassily_sgd, descent, line_search, output_perturbation, recursive, rrpsgd, sagd
+from privopt.linear_model.methods import (
+    adaptive,
+    bassily_sgd,
+    descent,
+    line_search,
+    output_perturbation,
+    public,
+    recursive,
+    rrpsgd,
+    sagd,
+)
 from privopt.linear_model.methods.planned import Planned
 from privopt.linear_model.problem import Problem, Settings
 from privopt.perexample.losses import Loss
@@ -22,6 +32,13 @@ PLANS: dict[str, Callable[[Problem], Planned]] = {
     "dp2-rmsprop": adaptive.plan_dp2,
     "sagd-lap": sagd.plan_lap,
     "sagd-minibatch": sagd.plan_minibatch,
+    "adadps": public.plan,
+    "dp-r-pub": public.plan,
+    "dp-adam-pub": public.plan,
+    "pda-dpmd": public.plan,
+    "warm-start": public.plan,
+    "ideal": public.plan,
+    "adas": public.plan,
 }
 CHECKS: dict[str, Callable[[Settings, Loss], None]] = {
     "dp-agd": line_search.check,
