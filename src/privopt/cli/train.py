@@ -24,6 +24,13 @@ def train(
         typer.Option(help="The probability that the guarantee may fail with. Default: 1/(10 n), rounded down to a power of ten."),
     ] = None,
     method: Annotated[str, typer.Option(help="How to train; `privopt methods` lists them.")] = "dp-adam",
+    model: Annotated[
+        str,
+        typer.Option(
+            help="linear, or a network: mlp:128,128 has two hidden layers of 128 tanh units (ReLU was less reliable under "
+            "noise). Networks need torch: pip install 'privopt\\[torch]'."
+        ),
+    ] = "linear",
     task: Annotated[
         Literal["classify", "regress"] | None,
         typer.Option(help="Classes or numbers? Needed for whole numbers of more than two values."),
@@ -44,7 +51,9 @@ def train(
     rounds: Annotated[
         int | None, typer.Option(help="Gradient steps. Default: a rule that needs no tuning, as for the next three.")
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Expected rows per step. Default: all of them.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Expected rows per step. Default: all of them; 2048 for a network.")
+    ] = None,
     clip_bound: Annotated[float | None, typer.Option(help="How far one row can pull a step.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Step size.")] = None,
     alpha: Annotated[float, typer.Option(help="Strength of ridge regularisation.")] = 0.0,
@@ -74,7 +83,7 @@ def train(
     console = Console()
     if resume is not None:
         others = (file, target, epsilon, delta, task, schema, row_norm, rounds, batch_size, clip_bound, learning_rate, out, seed)
-        if any(other is not None for other in others):
+        if any(other is not None for other in others) or model != "linear":
             raise InputError("--resume goes on with the run as it was asked for: leave FILE and the other options out.")
         with Bar(console, "training") as bar:
             folder = runs.resume(resume, bar)
@@ -91,6 +100,7 @@ def train(
         delta=delta,
         neighbours=neighbours,
         task=task,
+        model=model,
         settings=Settings(
             method=method,
             clip_bound=clip_bound,

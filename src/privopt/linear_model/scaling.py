@@ -158,4 +158,5 @@ def _frame(low: Vector, high: Vector, *, trusted: bool, sparse: bool) -> tuple[V
     shift = np.zeros_like(low) if sparse else np.where((low > 0) | (high < 0), (low + high) / 2, 0.0)
     reach = np.maximum(np.abs(high - shift), np.abs(low - shift))
     reach = np.maximum(reach, np.abs(shift) * (1e-6 if trusted else 0.25))
-    return (shift if shift.any() else None), np.where(reach > 0, reach, 1.0)
+    unseen = reach.max(initial=0.0) or 1.0  # of a column with nothing but 0: what is too rare to see is not made large
+    return (shift if shift.any() else None), np.where(reach > 0, reach, unseen)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from inspect import signature
 from os import PathLike
 from typing import Any
@@ -17,6 +18,7 @@ from privopt.loop import Result, run
 from privopt.measure.randomness import Rng, generator
 from privopt.nets.data import as_dataset, fingerprint, physical_batch_size
 from privopt.nets.plan import noise_for, schedule
+from privopt.nets.public_loss import public_loss
 from privopt.perexample.torch import TorchOracle
 from privopt.postprocess.release import ReleaseRule, last
 from privopt.postprocess.schedules import Schedule
@@ -65,6 +67,7 @@ def fit(
     ledger: Ledger | None = None,
     checkpoint: str | PathLike[str] | None = None,
     progress: bool | Callable[[int], None] = True,
+    public: tuple[Any, Any] | None = None,
     seed: int | None = None,
 ) -> Fitted:
     """Train a model privately; the model itself is changed, and is an ordinary one afterwards.
@@ -72,7 +75,8 @@ def fit(
     `loss(output, targets)` gives one value for each example, or is a loss module of torch, which is asked for that. `dataset` is
     a map-style dataset of (inputs, targets) or a pair of tensors. `options` go to the method's recipe (momentum_decay, ceiling,
     ...). `checkpoint` names a folder from which a killed run goes on, bit for bit; it is as sensitive as the data. `progress`:
-    a bar, if standard error is a terminal; or False; or a function that is told how many rounds are done.
+    a bar, if standard error is a terminal; or False; or a function that is told how many rounds are done. `public` are inputs and
+    targets that are not private: the bar shows the loss on them.
 
     **Guarantee** The released parameters are (ε, δ)-DP. Query: the sum of per-example gradients over a Poisson batch, each
     clipped to l2 norm `clip_bound`; Gaussian noise calibrated to the budget. Loss values are never shown.
@@ -126,9 +130,10 @@ def fit(
     def spent(done: int) -> float:
         return epsilon(ready.planned_event(done), budget.delta, budget.neighbours, accountant=accountant)
 
-    with watched(progress, ready.rounds, spent) as told:
-        oracle_of = _oracle_of(model, loss, data, physical_batch_size)
-        result = trained(model, oracle_of, ready, spending=spending, rng=rng, checkpoint=store, progress=told)
+    watch = None if public is None else partial(public_loss, model, loss, *public)
+    with watched(progress, ready.rounds, spent, watch) as told:
+        oracle = _oracle(model, loss, data, physical_batch_size)
+        result = trained(oracle, ready, spending=spending, rng=rng, checkpoint=store, progress=told)
     if store is not None:
         store.remove()
     statement = Statement(
@@ -137,6 +142,7 @@ def fit(
         released="the parameters of a network",
         accountant=accountant,
         assumed_public=[f"the number of examples ({planned.size})", "the model, its start values and the settings"],
+        public_data=[] if public is None else ["examples on which the loss was watched"],
         seeded=seed is not None,
         settings={
             "method": method,
@@ -151,8 +157,7 @@ def fit(
 
 
 def trained(
-    model: nn.Module,
-    oracle_of: Callable[[], TorchOracle],
+    oracle: TorchOracle,
     recipe: Recipe,
     *,
     spending: Run,
@@ -161,30 +166,27 @@ def trained(
     progress: Callable[[int], None] | None = None,
 ) -> Result:
     """Run a recipe on a model, which then has the parameters that were released."""
-    mode = model.training
-    model.train()
-    oracle = _Repeatable(oracle_of(), int(rng.integers(2**62)))
+    mode = oracle.model.training
+    oracle.model.train()
+    repeatable = _Repeatable(oracle, int(rng.integers(2**62)))
     try:
         if checkpoint is not None and (saved := checkpoint.load()) is not None:
-            oracle.calls = saved.round_
+            repeatable.calls = saved.round_
         start = oracle.flat.vector.clone()
-        result = run(recipe, oracle, start, spending=spending, rng=rng, checkpoint=checkpoint, progress=progress)
+        result = run(recipe, repeatable, start, spending=spending, rng=rng, checkpoint=checkpoint, progress=progress)
         oracle.flat.assign(result.parameters)
     finally:
         oracle.flat.release()
-        model.train(mode)
+        oracle.model.train(mode)
     return result
 
 
-def _oracle_of(model: nn.Module, loss: Callable[..., Tensor], data: Any, chunk: int | None) -> Callable[[], TorchOracle]:
-    def made() -> TorchOracle:
-        if isinstance(data, TensorDataset):
-            inputs, targets = data.tensors
-            return TorchOracle(model, loss, inputs, targets, chunk=chunk or physical_batch_size(model, inputs))
-        sample = torch.utils.data.default_collate([data[0]])
-        return TorchOracle.of_dataset(model, loss, data, chunk=chunk or physical_batch_size(model, sample[0]))
-
-    return made
+def _oracle(model: nn.Module, loss: Callable[..., Tensor], data: Any, chunk: int | None) -> TorchOracle:
+    if isinstance(data, TensorDataset):
+        inputs, targets = data.tensors
+        return TorchOracle(model, loss, inputs, targets, chunk=chunk or physical_batch_size(model, inputs))
+    sample = torch.utils.data.default_collate([data[0]])
+    return TorchOracle.of_dataset(model, loss, data, chunk=chunk or physical_batch_size(model, sample[0]))
 
 
 class _Repeatable:
@@ -193,7 +195,7 @@ class _Repeatable:
     def __init__(self, oracle: TorchOracle, seed: int) -> None:
         self._oracle, self._seed = oracle, seed
         self.calls = 0
-        self.flat, self.size = oracle.flat, oracle.size
+        self.size = oracle.size
 
     def __call__(self, parameters: Any, rows: Any) -> Any:
         torch.manual_seed(int(np.random.SeedSequence([self._seed, self.calls]).generate_state(1)[0]))

@@ -1,4 +1,4 @@
-"""Saved models: JSON and safetensors. Reading one, whoever wrote it, runs no code."""
+"""Saved models: JSON and safetensors. Reading one, whoever wrote it, runs no code; using one needs no torch."""
 
 import hashlib
 import json
@@ -22,17 +22,19 @@ Task = Literal["classify", "regress"]
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A linear model: scores are rows × slopes + intercepts.
+    """A linear model, or a network: scores are units × slopes + intercepts.
 
-    Rows are a table's columns through `encoding`, or, without one, the features `names` as they are.
+    Units are the rows themselves or, in a network, what its hidden layers make of them: tanh(units × weights + biases), one
+    layer after the other. Rows are a table's columns through `encoding`, or, without one, the features `names` as they are.
     """
 
     task: Task
-    slopes: Vector  # outputs × features
+    slopes: Vector  # outputs × units
     intercepts: Vector
     names: tuple[str, ...]
     classes: tuple[str, ...] = ()
     encoding: Encoding | None = None
+    hidden: tuple[tuple[Vector, Vector], ...] = ()  # weights (units × units of the layer before) and biases
 
     def scores(self, table: Table) -> Vector:
         """(rows, outputs)."""
@@ -50,7 +52,10 @@ class SavedModel:
             matrix = table.matrix
             if matrix.shape[1] != len(self.names):
                 raise InputError(f"{table.name} has {matrix.shape[1]} features, but this model was trained on {len(self.names)}.")
-        return np.asarray(matrix @ self.slopes.T) + self.intercepts
+        units = matrix
+        for weights, biases in self.hidden:
+            units = np.tanh(np.asarray(units @ weights.T) + biases)
+        return np.asarray(units @ self.slopes.T) + self.intercepts
 
     def probabilities(self, table: Table) -> Vector:
         """(rows, classes)."""
@@ -59,15 +64,18 @@ class SavedModel:
 
     def save(self, folder: Path) -> None:
         """Write the numbers, then what they mean."""
-        numbers = save(
-            {"slopes": np.ascontiguousarray(self.slopes, float), "intercepts": np.ascontiguousarray(self.intercepts, float)}
-        )
+        arrays = {"slopes": self.slopes, "intercepts": self.intercepts}
+        for place, (weights, biases) in enumerate(self.hidden):
+            arrays |= {f"hidden.{place}.weights": weights, f"hidden.{place}.biases": biases}
+        numbers = save({name: np.ascontiguousarray(array, float) for name, array in arrays.items()})
         meaning = {
             "format": FORMAT,
             "task": self.task,
             "classes": list(self.classes),
             "names": list(self.names),
             "encoding": None if self.encoding is None else self.encoding.to_json(),
+            "hidden": [len(biases) for _, biases in self.hidden],
+            "activation": "tanh" if self.hidden else None,
             "sha256": hashlib.sha256(numbers).hexdigest(),
         }
         write_atomically(folder / "model.safetensors", numbers)
@@ -92,16 +100,26 @@ class SavedModel:
                 tuple(meaning["names"]),
                 tuple(meaning["classes"]),
                 encoding,
+                tuple(
+                    (arrays[f"hidden.{place}.weights"], arrays[f"hidden.{place}.biases"])
+                    for place in range(len(meaning["hidden"]))
+                ),
             )
+            widths = [len(model.names), *meaning["hidden"], 1 if len(model.classes) in (0, 2) else len(model.classes)]
+            activation = meaning["activation"]
         except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
             if isinstance(error, InputError):
                 raise
             raise InputError(f"the model in {folder} cannot be read: {type(error).__name__}: {error}") from error
-        outputs = max(1, len(model.classes)) if len(model.classes) != 2 else 1
+        layers = [*model.hidden, (model.slopes, model.intercepts)]
         if (
             model.task not in ("classify", "regress")
-            or model.slopes.shape != (outputs, len(model.names))
-            or model.intercepts.shape != (outputs,)
+            or activation != ("tanh" if model.hidden else None)
+            or len(arrays) != 2 * len(layers)
+            or any(
+                weights.shape != (after, before) or biases.shape != (after,)
+                for (weights, biases), before, after in zip(layers, widths, widths[1:], strict=False)
+            )
         ):
             raise InputError(f"the model in {folder} is damaged: its parts do not fit together.")
         return model

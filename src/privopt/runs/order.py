@@ -1,5 +1,6 @@
 """Orders: what a user asks for when training from a file, in a form that a run folder keeps."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ class Order:
     delta: float | None = None
     neighbours: Neighbours = "add-remove"
     task: Task | None = None
+    model: str = "linear"
     settings: Settings = field(default_factory=Settings)
     schema: Schema | None = None
     seed: int | None = None
@@ -29,6 +31,17 @@ class Order:
     def budget(self, size: int) -> Budget:
         """The budget, for a table of so many rows."""
         return Budget(self.epsilon, default_delta(size) if self.delta is None else self.delta, self.neighbours)
+
+    @property
+    def hidden(self) -> tuple[int, ...]:
+        """The widths of the model's hidden layers; a linear model has none."""
+        if self.model == "linear":
+            return ()
+        if not re.fullmatch(r"mlp:[1-9]\d{0,4}(,[1-9]\d{0,4})*", self.model):
+            raise InputError(
+                f"--model is {self.model!r}; it is linear, or mlp: and the widths of hidden layers, as in mlp:128,128."
+            )
+        return tuple(map(int, self.model[4:].split(",")))
 
     def to_json(self) -> dict[str, Any]:
         """What `from_json` reads back."""
@@ -39,6 +52,7 @@ class Order:
             "delta": self.delta,
             "neighbours": self.neighbours,
             "task": self.task,
+            "model": self.model,
             "settings": asdict(self.settings),
             "schema": None if self.schema is None else self.schema.to_json(),
             "seed": self.seed,
@@ -58,6 +72,7 @@ class Order:
                 delta=value["delta"],
                 neighbours=value["neighbours"],
                 task=value["task"],
+                model=value["model"],
                 settings=Settings(**settings),
                 schema=None if value["schema"] is None else Schema.from_json(value["schema"]),
                 seed=value["seed"],

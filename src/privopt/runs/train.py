@@ -1,4 +1,4 @@
-"""Training from a file: what is not public is surveyed, the columns are encoded, and a linear model is trained.
+"""Training from a file: what is not public is surveyed, the columns are encoded, and a model is trained.
 
 Everything happens in one run of one ledger, with one generator, whose state a checkpoint keeps: a killed run is resumed by doing
 the same again, which repeats the answers that were paid for and then goes on.
@@ -10,6 +10,8 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -86,16 +88,28 @@ def _prepare(order: Order) -> _Prepared:
     task = order.task or _task(table.target, order.schema)
     classes, targets = _classes(table.target, order.schema) if task == "classify" else ((), _numbers(table.target))
     check(order.settings, budget)
+    if order.hidden:
+        _check_network(order)
     kinds = {} if table.frame is None else datasets.kinds(table.frame, order.schema)
     for name, kind in kinds.items():
         if table.frame is not None and isinstance(kind, Numeric | UnknownNumeric):
             datasets.numbers(table.frame[name])  # an error, if there is one, comes before anything is written
     if budget.delta == 0:
         _check_declared(order, table, task, kinds)
-    outputs = len(classes) if len(classes) > 2 else 1
-    if reason := drowned(len(table), outputs * (len(table.names) + 1), budget):
-        raise InputError(reason)
+    widths = (len(table.names), *order.hidden, len(classes) if len(classes) > 2 else 1)
+    coefficients = sum((width + 1) * after for width, after in pairwise(widths))
+    if reason := drowned(len(table), coefficients, budget):
+        raise InputError(f"{reason} So would narrower layers, or --model linear." if order.hidden else reason)
     return _Prepared(order, table, budget, task, classes, targets, kinds)
+
+
+def _check_network(order: Order) -> None:
+    if find_spec("torch") is None:
+        raise InputError(f"--model {order.model} is a network, which needs torch: pip install 'privopt[torch]'")
+    from privopt.nets.defaults import METHODS
+
+    if order.settings.method not in METHODS:
+        raise InputError(f"--method {order.settings.method} is not for --model {order.model}; {', '.join(METHODS)} are.")
 
 
 def _check_declared(order: Order, table: Table, task: Task, kinds: dict[str, Kind]) -> None:
@@ -171,24 +185,27 @@ def _train(prepared: _Prepared, folder: RunFolder, observer: Observer | None) ->
         if order.schema is not None and order.schema.target is not None:
             settings = replace(settings, target_bounds=(order.schema.target.low, order.schema.target.high))
             public.append("the range of the target that the schema declares")
-        trained = train(
-            matrix,
-            prepared.targets,
-            _loss(prepared),
-            settings,
-            budget,
-            spending=spending,
-            rng=rng,
-            seeded=order.seed is not None,
-            regression=prepared.task == "regress",
-            checkpoint=checkpoint,
-            observer=observer,
-            encoded=encoding is not None,
-            assumed_public=public,
-            paid_for=paid,
-        )
+        shared: dict[str, Any] = {
+            "spending": spending,
+            "rng": rng,
+            "seeded": order.seed is not None,
+            "checkpoint": checkpoint,
+            "observer": observer,
+            "encoded": encoding is not None,
+            "assumed_public": public,
+            "paid_for": paid,
+        }
+        hidden: list[Any] = []
+        if order.hidden:
+            from privopt.runs.network import train_network
+
+            classes = len(prepared.classes)
+            hidden, trained = train_network(matrix, prepared.targets, order.hidden, classes, settings, budget, **shared)
+        else:
+            regression = prepared.task == "regress"
+            trained = train(matrix, prepared.targets, _loss(prepared), settings, budget, regression=regression, **shared)
     names = encoding.names if encoding is not None else table.names
-    model = SavedModel(prepared.task, trained.slopes, trained.intercepts, names, prepared.classes, encoding)
+    model = SavedModel(prepared.task, trained.slopes, trained.intercepts, names, prepared.classes, encoding, tuple(hidden))
     folder.finish(model, trained.statement)
     checkpoint.remove()
     return folder

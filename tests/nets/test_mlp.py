@@ -1,0 +1,153 @@
+"""Networks for tables: their start, their scale, the rule of their steps, and the way back to rows as they were."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from torch import nn
+
+from privopt.loop import run
+from privopt.measure.randomness import generator
+from privopt.nets.defaults import METHODS, Target, amount, binary, default_batch, default_rounds, default_steps, multiclass
+from privopt.nets.mlp import LENGTH, gradient_norm, mlp, unfolded
+from privopt.nets.rows import Rows
+from privopt.perexample.design import Frame
+from privopt.perexample.grads import Materialized
+from privopt.recipes import method
+
+TARGETS = [binary(), multiclass(4), amount(0.2)]
+
+
+def rows(count: int, inputs: int, seed: int = 0) -> torch.Tensor:
+    made = torch.randn(count, inputs, generator=torch.Generator().manual_seed(seed))
+    return LENGTH * made / made.norm(dim=1, keepdim=True)
+
+
+@pytest.mark.parametrize("inputs", [4, 300])
+def test_units_start_with_variance_one_whatever_the_number_of_inputs(inputs: int) -> None:
+    """2000 × 400 numbers; biases add up to 1/12 for four inputs. False alarms: none in practice, the start is fixed."""
+    model = mlp(inputs, (400,), 1, generator(0))
+    assert float(model[0](rows(2000, inputs)).detach().var()) == pytest.approx(1.0, abs=0.2)
+
+
+def test_the_start_repeats_with_the_generator_and_leaves_torchs_own_alone() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    one, same, other = (next(mlp(3, (4,), 1, generator(seed)).parameters()) for seed in (1, 1, 2))
+    assert torch.equal(torch.rand(3), expected)
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
+def test_the_gradient_norm_is_that_of_each_score_alone() -> None:
+    """Against autograd, on other made-up rows: the two means differ by a few per cent."""
+    model = mlp(20, (64, 32), 3, generator(0))
+    squares = []
+    for row in rows(200, 20, seed=9):
+        model.zero_grad()
+        model(row)[0].backward()
+        squares.append(sum(float(p.grad.square().sum()) for p in model.parameters() if p.grad is not None))
+    assert gradient_norm(model, 20) == pytest.approx(math.sqrt(np.mean(squares)), rel=0.1)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_unfolded_layers_score_raw_rows_as_the_network_scores_framed_ones(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    matrix = 100 + 20 * rng.standard_normal((50, 6))
+    frame = Frame(np.full(6, 100.0), np.linspace(5, 50, 6), intercept=0.0)
+    if kind == "sparse":
+        matrix, frame = sp.random_array((50, 6), density=0.4, rng=rng, format="csr"), Frame(None, frame.scale, intercept=0.0)
+    model = mlp(6, (16, 8), 2, generator(0))
+    units = matrix
+    *hidden, (slopes, intercepts) = unfolded(model, frame)
+    for weights, biases in hidden:
+        units = np.tanh(units @ weights.T + biases)
+    framed, targets = Rows(matrix, frame, torch.arange(50))(list(range(50)))
+    assert torch.equal(targets, torch.arange(50))
+    np.testing.assert_allclose(units @ slopes.T + intercepts, model(framed).detach().numpy(), atol=1e-5)
+
+
+def test_drawing_rows_changes_no_table() -> None:
+    matrix = np.arange(12.0).reshape(4, 3)
+    drawn = Rows(matrix, Frame(np.ones(3), np.full(3, 2.0), intercept=0.0), torch.arange(4))
+    drawn([2, 0])
+    np.testing.assert_array_equal(matrix, np.arange(12.0).reshape(4, 3))
+    torch.testing.assert_close(drawn([2, 0])[0], torch.tensor([[2.5, 3.0, 3.5], [-0.5, 0.0, 0.5]]))
+
+
+# ---------------------------------------------------------------- the rule
+
+
+class Nothing:
+    """Data without any signal: every gradient is zero."""
+
+    size = 1
+
+    def __init__(self, dimension: int) -> None:
+        self._zero = np.zeros((1, dimension))
+
+    def __call__(self, parameters: object, rows: object) -> Materialized:
+        return Materialized(self._zero)
+
+
+def test_noise_alone_shakes_scores_by_what_the_rule_allows() -> None:
+    """The derivation's claim: T rounds of noise move the score of a typical row by about κ; κ = 2 for this much noise."""
+    name = "dp-adam"
+    model, inputs, rounds, batch = mlp(10, (64,), 1, generator(0)), 10, 300, 500
+    count = sum(parameter.numel() for parameter in model.parameters())
+    noise = batch * math.sqrt(rounds) / (8.0 * (inputs + 1))  # so that q = 8
+    typical = gradient_norm(model, inputs)
+    steps = default_steps(
+        name, binary(), inputs=inputs, parameters=count, batch=batch, gradient_norm=typical, rounds=rounds, noise_multiplier=noise
+    )
+    recipe = method(name).recipe(
+        rounds=rounds, noise_multiplier=noise, clip_bound=steps.clip_bound, learning_rate=steps.learning_rate
+    )
+    moved = run(recipe, Nothing(count), np.zeros(count), rng=generator(1)).parameters
+    made = rows(64, inputs)
+    before = model(made).detach()
+    theta = nn.utils.parameters_to_vector(model.parameters()) + torch.from_numpy(moved).float()
+    nn.utils.vector_to_parameters(theta, model.parameters())
+    assert 1.0 < float((model(made) - before).detach().square().mean().sqrt()) < 4.0
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_rule_builds_every_method_it_names(name: str, target: Target) -> None:
+    for noise in (0.5, 50.0, 1e6):
+        steps = default_steps(
+            name, target, inputs=20, parameters=500, batch=100, gradient_norm=7.0, rounds=300, noise_multiplier=noise
+        )
+        longest = 7.0 * target.largest
+        assert 0.5 * longest <= steps.clip_bound <= 1.2 * longest
+        recipe = method(name).recipe(
+            rounds=300,
+            noise_multiplier=noise,
+            clip_bound=steps.clip_bound,
+            learning_rate=steps.learning_rate,
+            **steps.options,
+        )
+        assert recipe.rounds == 300
+
+
+def test_more_noise_means_shorter_steps_and_clips() -> None:
+    low, high = (
+        default_steps(
+            "dp-adam", binary(), inputs=20, parameters=500, batch=100, gradient_norm=7.0, rounds=300, noise_multiplier=noise
+        )
+        for noise in (1.0, 1000.0)
+    )
+    assert high.learning_rate < low.learning_rate
+    assert high.clip_bound < low.clip_bound
+
+
+def test_batches_are_all_rows_or_2048_and_rounds_grow_with_what_the_budget_buys() -> None:
+    assert default_batch("dp-adam", 500) == 500
+    assert default_batch("dp-adam", 50_000) == 2048
+    assert default_batch("dp-gd", 50_000) == 50_000
+    assert default_rounds(size=500, batch=500, alone=1.0) == 300
+    rounds = [default_rounds(size=60_000, batch=2048, alone=alone) for alone in (10.0, 1.5, 0.1)]
+    assert rounds == [300, round(2 * (60_000 / 1.5 / 2048) ** 2), round(30 * 60_000 / 2048)]
