@@ -1,5 +1,26 @@
-"""Networks need torch, which is an extra."""
+"""Networks need torch, which is an extra. The same noise is calibrated once for all tests of a process: it takes seconds."""
 
+from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+from privopt.privacy.calibrate import calibrate
 
 collect_ignore_glob = [] if find_spec("torch") else ["test_*.py"]
+_known: dict[str, float] = {}
+
+
+def _once(event: Callable[[float], Any], budget: Any, *, accountant: Any) -> float:
+    key = repr((event(1.0), budget, accountant))
+    if key not in _known:
+        _known[key] = calibrate(event, budget, accountant=accountant)
+    return _known[key]
+
+
+@pytest.fixture(autouse=True)
+def _calibrated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("privopt.nets.plan", "privopt.nets.make_private"):
+        monkeypatch.setattr(import_module(module), "calibrate", _once)

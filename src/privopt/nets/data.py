@@ -80,21 +80,42 @@ def physical_batch_size(model: nn.Module, inputs: Any) -> int:
 
 
 def fingerprint(dataset: Dataset[Any], model: nn.Module, settings: object) -> str:
-    """Of the data (all of a TensorDataset, some examples of any other), the model's values and the settings."""
-    digest = hashlib.sha256(repr(settings).encode())
-    for name, tensor in model.state_dict().items():
-        digest.update(name.encode())
-        digest.update(_bytes(tensor))
+    """Of the data, the model's values and the settings."""
+    return hashlib.sha256(repr((content(dataset), values(model), settings)).encode()).hexdigest()
+
+
+def content(dataset: Dataset[Any]) -> str:
+    """A fingerprint of the data: of all of a TensorDataset, of some examples of any other."""
+    digest = hashlib.sha256()
     if isinstance(dataset, TensorDataset):
-        for tensor in dataset.tensors:
-            digest.update(_bytes(tensor))
+        _feed(digest, dataset.tensors)
     else:
         size = len(dataset)  # type: ignore[arg-type]
+        _feed(digest, size)
         for place in range(0, size, max(1, size // SAMPLED)):
             digest.update(pickle.dumps(dataset[place]))
     return digest.hexdigest()
 
 
-def _bytes(tensor: Tensor) -> bytes:
-    content: bytes = tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes()
-    return content
+def values(*parts: nn.Module | torch.optim.Optimizer) -> str:
+    """A fingerprint of the values of models and optimizers."""
+    digest = hashlib.sha256()
+    for part in parts:
+        _feed(digest, part.state_dict())
+    return digest.hexdigest()
+
+
+def _feed(digest: Any, value: Any) -> None:
+    if isinstance(value, Tensor):
+        digest.update(repr((value.dtype, tuple(value.shape))).encode())
+        digest.update(value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy())
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            _feed(digest, key)
+            _feed(digest, inner)
+    elif isinstance(value, tuple | list):
+        digest.update(f"{len(value)}".encode())
+        for inner in value:
+            _feed(digest, inner)
+    else:
+        digest.update(repr(value).encode())

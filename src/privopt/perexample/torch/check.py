@@ -16,12 +16,14 @@ from privopt.perexample.torch.draws import Draws
 from privopt.perexample.torch.errors import UnsupportedLayer, UnsupportedLoss
 from privopt.perexample.torch.flat import Layout
 from privopt.perexample.torch.functions import gradients
+from privopt.perexample.torch.grads import TorchGrads
 from privopt.perexample.torch.losses import Loss
 from privopt.perexample.torch.record import Recorder
 
 EXAMPLES = 3
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
 TOLERANCE_OF_HALVES = 5e-2
+MIXES = "Either the model or the loss mixes examples: the batch must be the first dimension everywhere."
 
 
 def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> Any:
@@ -51,20 +53,53 @@ def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> An
             for name, gradient in zip(alone, found, strict=False):
                 if gradient is not None:
                     alone[name] += weight * (gradient.to_dense() if gradient.is_sparse else gradient)
-    tolerance = TOLERANCE_OF_HALVES if halved else TOLERANCE[layout.dtype]
-    size = max(float(value.abs().max()) for value in alone.values() if value.numel())
+    _compare(ours, alone, TOLERANCE_OF_HALVES if halved else TOLERANCE[layout.dtype])
+    return output
+
+
+def check_losses(recorder: Recorder, layout: Layout, losses: Callable[[], Tensor]) -> None:
+    """Refuse the losses of a batch if one depends on other examples, or if the gradients do not add up.
+
+    Half of the losses are taken, then the others: an example whose loss is not among them has no gradient at all, and the sum is
+    that of plain autograd. The halves follow no period, as a model may.
+    """
+    draws, halved = Draws(layout.device), set[torch.dtype]()
+    for half in (0, 1):
+        with draws.again(), torch.enable_grad(), recorder.record() as tape:
+            values = losses()
+            taken = torch.tensor([i.bit_count() % 2 == half for i in range(len(values))], device=values.device)
+            factors = tape.factors(values * taken)
+        grads = TorchGrads(layout, {layout.names[key]: factor for key, factor in factors.items()}, len(values))
+        mixed = [name for name, norms in grads.layer_norms().items() if bool((norms[~taken] > 0).any())]
+        if mixed:
+            raise UnsupportedLayer(f"the gradients of {_some(mixed)} are not those of each example alone. {MIXES}")
+    with draws.again(), torch.enable_grad(), _halves(halved):
+        total = (losses() * taken).sum()
+    plain = torch.autograd.grad(total, list(layout.parameters.values()), allow_unused=True)
+    wanted = {
+        name: torch.zeros_like(parameter) if gradient is None else gradient.to_dense()
+        for (name, parameter), gradient in zip(layout.parameters.items(), plain, strict=True)
+    }
+    ours = layout.views(grads.weighted_sum(torch.ones(len(values))))
+    _compare(ours, wanted, TOLERANCE_OF_HALVES if halved else TOLERANCE[layout.dtype])
+
+
+def _compare(ours: dict[str, Tensor], wanted: dict[str, Tensor], tolerance: float) -> None:
+    size = max(float(value.abs().max()) for value in wanted.values() if value.numel())
     wrong = [
         name
-        for name, value in alone.items()
+        for name, value in wanted.items()
         if value.numel() and bool(value.isfinite().all()) and not float((ours[name] - value).abs().max()) <= tolerance * size
     ]
     if wrong:
         raise UnsupportedLayer(
-            f"the gradients of {', '.join(wrong[:5])}{' …' if len(wrong) > 5 else ''} are not those of each example alone. "
-            "Either the model or the loss mixes examples (the batch must be the first dimension everywhere), or a parameter is "
-            "used outside the module that owns it: call that module, or share it (decoder.weight = embedding.weight)."
+            f"the gradients of {_some(wrong)} are not those of each example alone. {MIXES} Or a parameter is used outside the "
+            "module that owns it: call that module, or share it (decoder.weight = embedding.weight)."
         )
-    return output
+
+
+def _some(names: list[str]) -> str:
+    return f"{', '.join(names[:5])}{' …' if len(names) > 5 else ''}"
 
 
 def tried(what: str, work: Callable[[], Any], given: Any, layout: Layout) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from privopt.perexample.torch.draws import Draws
+from privopt.perexample.torch.draws import Draws, begin
 from privopt.perexample.torch.flat import Layout
 from privopt.perexample.torch.grads import Rule, TorchGrads
 
@@ -20,7 +20,7 @@ class ChunkedGrads:
 
     def __init__(self, compute: Callable[[int, int], TorchGrads], examples: int, chunk: int, layout: Layout) -> None:
         self._compute, self.examples, self._chunk, self._layout = compute, examples, chunk, layout
-        self._draws: dict[int, Draws] = {}
+        self._seed = int(torch.randint(2**62, (1,)))  # of dropout: equal for two points that are asked for alike
         self._norms: dict[int, Tensor] = {}
 
     def _spans(self) -> list[tuple[int, int]]:
@@ -28,10 +28,8 @@ class ChunkedGrads:
 
     def part(self, start: int, stop: int) -> TorchGrads:
         """One chunk; the same each time."""
-        if start not in self._draws:
-            self._draws[start] = Draws(self._layout.device)
-            return self._compute(start, stop)
-        with self._draws[start].again():
+        with Draws(self._layout.device).again():
+            begin(self._seed + start)
             return self._compute(start, stop)
 
     def norms(self, order: int = 2) -> Tensor:

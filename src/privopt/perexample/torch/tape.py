@@ -65,7 +65,11 @@ class Tape:
         self.recording = False
         taps, self.taps = self.taps, []
         edges = [edge for tap in taps for edge in tap.edges]
-        if not edges or not losses.requires_grad:
+        if not losses.requires_grad:
+            raise UnsupportedLoss(
+                "the losses depend on no trainable parameter. Is something frozen, detached or computed under torch.no_grad()?"
+            )
+        if not edges:
             return {}
         examples = losses.shape[0]
         found: dict[nn.Parameter, list[Factor]] = {}

@@ -1,0 +1,379 @@
+"""`make_private` in a loop of the user's own: pieces, schedulers, checks before anything is paid, and loops that are killed."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from privopt import Budget, Ledger
+from privopt.checkpoint import write_atomically
+from privopt.errors import BudgetExceeded, InputError, PrivoptError
+from privopt.nets import Private, UnsupportedLayer, make_private
+from privopt.perexample.torch import UnsupportedLoss
+from tests.processes import killed, one_fork_server, size, started, wait_for
+
+BUDGET = Budget(3.0, 1e-5)
+ROUNDS = 40
+
+
+def data(count: int = 300) -> tuple[Tensor, Tensor]:
+    x = torch.randn(count, 6, generator=torch.Generator().manual_seed(0))
+    return x, (x[:, 0] > 0).long()
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 2))
+
+
+def losses(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(model(inputs), targets, reduction="none")
+
+
+def begun(model: nn.Module | None = None, dataset: Any = None, **settings: Any) -> Private:
+    model = model or network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    given = {
+        "budget": BUDGET,
+        "rounds": ROUNDS,
+        "batch_size": 60,
+        "physical_batch_size": 25,
+        "seed": 5,
+        "accountant": "rdp",
+    } | settings
+    return make_private(model, optimizer, data() if dataset is None else dataset, **given)
+
+
+def flat(model: nn.Module) -> Tensor:
+    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+
+
+def trained(private: Private, after: Callable[[bool], None] = lambda updated: None) -> Tensor:
+    for inputs, targets in private.loader:
+        after(private.step(lambda inputs=inputs, targets=targets: losses(private.model, inputs, targets)))  # type: ignore[misc]
+    return flat(private.model)
+
+
+# ---------------------------------------------------------------- steps
+
+
+def test_a_step_says_when_the_model_was_updated() -> None:
+    private = begun()
+    scheduler = torch.optim.lr_scheduler.StepLR(private.optimizer, 10, 0.5)
+    said: list[bool] = []
+
+    def after(updated: bool) -> None:
+        said.append(updated)
+        if updated:
+            scheduler.step()
+
+    trained(private, after)
+    assert sum(said) == private.rounds == private.planned_rounds == ROUNDS
+    assert len(said) > ROUNDS  # several pieces a round
+    assert private.optimizer.param_groups[0]["lr"] == pytest.approx(0.02 * 0.5**4)
+    assert 0.99 * 3.0 <= private.epsilon() <= 3.0
+
+
+def test_a_loop_leaves_no_gradient_and_does_not_disturb_torchs_own_generator() -> None:
+    private = begun(rounds=3)
+    torch.manual_seed(3)
+    wanted = torch.rand(2)
+    torch.manual_seed(3)
+    trained(private)
+    torch.testing.assert_close(torch.rand(2), wanted)
+    assert all(parameter.grad is None for parameter in private.model.parameters())
+
+
+def test_batches_may_hold_anything_that_can_be_collated() -> None:
+    x, y = data()
+    items = [{"features": x[i], "label": y[i]} for i in range(len(x))]
+    model = network()
+    private = begun(model, items, rounds=2)
+    for batch in private.loader:
+        private.step(lambda batch=batch: losses(model, batch["features"], batch["label"]))  # type: ignore[misc]
+    assert private.rounds == 2
+    triples = begun(model, TensorDataset(x, y, y), rounds=1)
+    for inputs, targets, _ in triples.loader:
+        triples.step(lambda inputs=inputs, targets=targets: losses(model, inputs, targets))  # type: ignore[misc]
+    assert triples.rounds == 1
+
+
+def test_a_loop_may_be_left_and_entered_again() -> None:
+    private = begun(rounds=5)
+    for inputs, targets in private.loader:
+        if private.step(lambda inputs=inputs, targets=targets: losses(private.model, inputs, targets)):  # type: ignore[misc]
+            break
+    trained(private)
+    assert private.rounds == 5
+    assert private.statement().event == private.ledger.event
+
+
+def test_under_autocast_a_loop_trains_as_well() -> None:
+    private = begun(rounds=3, seed=0)
+    for inputs, targets in private.loader:
+        with torch.autocast("cpu", torch.bfloat16):
+            private.step(lambda inputs=inputs, targets=targets: losses(private.model, inputs, targets))  # type: ignore[misc]
+    half, whole = flat(private.model), trained(begun(rounds=3, seed=0))
+    torch.testing.assert_close(half, whole, rtol=0, atol=0.05)
+    assert not torch.equal(half, whole)
+
+
+# ---------------------------------------------------------------- what is refused, before it is paid
+
+
+def per_token(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    return losses(model, inputs.repeat(3, 1), targets.repeat(3))
+
+
+def contrasted(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    similar = model(inputs) @ model(inputs).T
+    return F.cross_entropy(similar, torch.arange(len(inputs)), reduction="none")
+
+
+def normalised(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    return losses(model, inputs - inputs.mean(0), targets) / losses(model, inputs, targets).sum()
+
+
+def outside(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    assert isinstance(model, nn.Sequential)
+    assert isinstance(model[0].weight, Tensor)
+    return F.linear(inputs, model[0].weight).square().sum(1) + losses(model, inputs, targets)
+
+
+def without_graph(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    return losses(model, inputs, targets).detach()
+
+
+@pytest.mark.parametrize(
+    ("closure", "error", "message"),
+    [
+        (lambda model, x, y: F.cross_entropy(model(x), y), UnsupportedLoss, 'one loss for each example.*reduction="none"'),
+        (lambda model, x, y: 1.0, UnsupportedLoss, "gave float"),
+        (lambda model, x, y: model(x), UnsupportedLoss, r"shape \(examples,\)"),
+        (per_token, UnsupportedLoss, "one loss for each example"),
+        (contrasted, UnsupportedLayer, "mixes examples"),
+        (normalised, UnsupportedLayer, "mixes examples"),
+        (outside, UnsupportedLayer, "0.weight.*outside the module"),
+        (without_graph, UnsupportedLoss, "depend on no trainable parameter"),
+    ],
+    ids=["mean", "number", "outputs", "tokens", "contrastive", "normalised", "outside", "detached"],
+)
+def test_losses_that_are_not_each_examples_own_are_refused_before_anything_is_paid(
+    closure: Callable[..., Tensor], error: type[Exception], message: str
+) -> None:
+    private = begun()
+    before = flat(private.model)
+    inputs, targets = next(private.loader)
+    with pytest.raises(error, match=message):
+        private.step(lambda: closure(private.model, inputs, targets))
+    assert private.ledger.entries == ()
+    torch.testing.assert_close(flat(private.model), before)
+
+
+class Sequences(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory, self.head = nn.LSTM(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        states: Tensor = self.memory(x)[0]
+        return self.head(states[:, -1])
+
+
+@pytest.mark.parametrize("time", [2, 25], ids=["short", "as long as a piece"])
+def test_a_batch_dimension_that_is_not_first_is_found_out(time: int) -> None:
+    x = torch.randn(300, time, 3)
+    private = begun(Sequences(), (x, data()[1]))
+    inputs, targets = next(private.loader)
+    with pytest.raises(UnsupportedLayer, match="batch"):
+        private.step(lambda: losses(private.model, inputs, targets))
+    assert private.ledger.entries == ()
+
+
+def test_an_optimizer_that_lacks_a_trainable_parameter_is_refused() -> None:
+    model = network()
+    assert isinstance(model, nn.Sequential)
+    optimizer = torch.optim.SGD(model[3].parameters(), lr=0.1)
+    with pytest.raises(InputError, match=r"0\.weight, 0\.bias can be trained.*requires_grad_\(False\)"):
+        make_private(model, optimizer, data(), budget=BUDGET, rounds=2, batch_size=60)
+    model[0].requires_grad_(False)
+    private = make_private(model, optimizer, data(), budget=BUDGET, rounds=2, batch_size=60)
+    frozen = model[0].weight.clone() if isinstance(model[0].weight, Tensor) else None
+    trained(private)
+    assert frozen is not None
+    torch.testing.assert_close(model[0].weight, frozen)
+
+
+def test_an_optimizer_that_asks_for_more_gradients_is_refused() -> None:
+    model = network()
+    with pytest.raises(InputError, match="LBFGS"):
+        make_private(model, torch.optim.LBFGS(model.parameters()), data(), budget=BUDGET, rounds=2, batch_size=60)
+
+
+def test_a_model_that_cannot_be_run_on_the_items_needs_a_batch_size() -> None:
+    x, y = data()
+    with pytest.raises(InputError, match="physical_batch_size=…"):
+        begun(network(), (x[:, :5], y), physical_batch_size=None)
+
+
+def test_a_loop_stops_when_the_ledger_holds_no_more() -> None:
+    model = network()
+    private = begun(model, ledger=Ledger(Budget(1.5, 1e-5)))
+    trained(private)
+    assert 0 < private.rounds < ROUNDS
+    assert private.ledger.epsilon() <= 1.5
+    with pytest.raises(BudgetExceeded, match="not even one round"):
+        trained(begun(network(), ledger=private.ledger, budget=Budget(3.0, 1e-6), rounds=1))
+
+
+# ---------------------------------------------------------------- killed and resumed
+
+
+def saved(private: Private) -> dict[str, Any]:
+    """As a file would hold it: only what `torch.load` reads without running code."""
+    return dict(torch.load(io.BytesIO(written(private)), weights_only=True))
+
+
+def written(private: Private) -> bytes:
+    buffer = io.BytesIO()
+    states = private.model.state_dict(), private.optimizer.state_dict(), private.state_dict()
+    torch.save(dict(zip(("model", "optimizer", "private"), states, strict=True)), buffer)
+    return buffer.getvalue()
+
+
+def resumed(private: Private, state: dict[str, Any]) -> Private:
+    private.model.load_state_dict(state["model"])
+    private.optimizer.load_state_dict(state["optimizer"])
+    private.load_state_dict(state["private"])
+    return private
+
+
+@pytest.mark.parametrize("at", [0, 1, 17, 39, 40])
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_loop_goes_on_bit_for_bit_and_pays_once(at: int, durable: bool, tmp_path: Path) -> None:
+    whole = begun(seed=7)
+    wanted = trained(whole)
+
+    def ledger() -> Ledger:
+        return Ledger(path=tmp_path / "ledger.jsonl") if durable else Ledger()
+
+    with ledger() as first:
+        private = begun(seed=7, ledger=first)
+        state = saved(private)
+
+        def after(updated: bool) -> None:
+            nonlocal state
+            if updated and private.rounds == at:
+                state = saved(private)
+
+        trained(private, after)  # goes on after it was saved, as a killed loop would have
+    with ledger() as second:
+        again = resumed(begun(seed=99, ledger=second), state)
+        assert again.rounds == at
+        assert torch.equal(trained(again), wanted)
+        assert second.event == whole.ledger.event
+        assert again.statement().event == whole.statement().event
+        assert again.epsilon() == whole.epsilon()
+
+
+def test_inside_a_round_the_state_is_that_before_it() -> None:
+    wanted = trained(begun())
+    private = begun()
+    states = []
+
+    def after(updated: bool) -> None:
+        if private.rounds == 3 and not updated:
+            states.append(saved(private))
+
+    trained(private, after)
+    assert torch.equal(trained(resumed(begun(seed=1), states[0])), wanted)
+
+
+def other_optimizer(state: dict[str, Any]) -> None:
+    state["optimizer"]["param_groups"][0]["lr"] = 0.5
+
+
+def other_model(state: dict[str, Any]) -> None:
+    state["model"]["0.bias"] += 1
+
+
+def other_format(state: dict[str, Any]) -> None:
+    state["private"]["format"] = "something else"
+
+
+@pytest.mark.parametrize("spoil", [other_optimizer, other_model, other_format])
+def test_a_state_that_would_not_repeat_the_answers_is_refused(spoil: Callable[[dict[str, Any]], None]) -> None:
+    private = begun()
+    trained(private)
+    state = saved(private)
+    spoil(state)
+    with pytest.raises(InputError, match=r"not as it was|format"):
+        trained(resumed(begun(), state))
+
+
+@pytest.mark.parametrize("settings", [{"clip_bound": 2.0}, {"batch_size": 50}, {"dataset": (data()[0] + 1, data()[1])}])
+def test_resuming_with_other_data_or_settings_is_refused(settings: dict[str, Any]) -> None:
+    state = saved(begun())
+    with pytest.raises(PrivoptError, match="not those that this state was saved with"):
+        resumed(begun(**settings), state)
+
+
+def test_a_state_is_loaded_before_the_first_batch() -> None:
+    private = begun()
+    state = saved(private)
+    trained(private)
+    with pytest.raises(InputError, match="before the first batch"):
+        private.load_state_dict(state["private"])
+
+
+def _train(folder: Path, seconds: float) -> None:
+    import time
+
+    torch.set_num_threads(1)
+    with Ledger(path=folder / "ledger.jsonl") as ledger:
+        private = begun(seed=None, ledger=ledger)
+        file = folder / "state.pt"
+        if file.exists():
+            resumed(private, torch.load(file, weights_only=True))
+
+        def save() -> None:
+            write_atomically(file, written(private), private=True)
+
+        def after(updated: bool) -> None:
+            if updated and private.rounds % 4 == 0:
+                save()
+            time.sleep(seconds)
+
+        save()
+        end = trained(private, after)
+        torch.save(end, folder / f"end{private.rounds}.pt")
+
+
+@one_fork_server
+def test_a_killed_loop_ends_as_one_that_was_not(tmp_path: Path) -> None:
+    """Killed with `kill -9` wherever it is, three times: the ledger holds every round once, and the state leads to one end."""
+    for kill in range(3):
+        before = size(tmp_path / "ledger.jsonl")
+        process = started(_train, tmp_path, 0.01)
+        wait_for(lambda: (tmp_path / "state.pt").exists())
+        if kill == 0:
+            wait_for(lambda before=before: size(tmp_path / "ledger.jsonl") > before + 300)  # type: ignore[misc]
+        else:
+            process.join(0.3)
+        killed(process)
+    content = (tmp_path / "state.pt").read_bytes()
+    ends = []
+    for _ in range(2):
+        (tmp_path / "state.pt").write_bytes(content)
+        _train(tmp_path, 0.0)
+        ends.append(torch.load(tmp_path / f"end{ROUNDS}.pt", weights_only=True))
+    assert torch.equal(ends[0], ends[1])
+    ledger = Ledger.read(tmp_path / "ledger.jsonl")
+    assert sum(entry.count for entry in ledger.entries) == ROUNDS
+    assert ledger.epsilon(1e-5) <= 3.0
