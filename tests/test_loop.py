@@ -195,6 +195,20 @@ def test_an_interrupted_run_goes_on_to_the_same_model_and_pays_once(
 
 
 @pytest.mark.usefixtures("checkpoint_every_round")
+@pytest.mark.parametrize("name", [name for name in METHODS if SAMPLES[name](12, 0.3).rounds > 1])
+def test_an_interrupted_run_of_every_method_goes_on_to_the_same_model_and_pays_once(tmp_path: Path, name: str) -> None:
+    """Whatever a method keeps between rounds, on either side of the wall, is saved."""
+    recipe = SAMPLES[name](12, 0.3)
+    whole = run(recipe, oracle(), START, rng=generator(7))
+    for stop in (1, 4, 9):
+        if stop < whole.rounds:
+            with pytest.raises(Interrupted):
+                train(tmp_path, recipe, stop_after=stop)
+    np.testing.assert_array_equal(train(tmp_path, recipe).parameters, whole.parameters)
+    assert Ledger.read(tmp_path / "ledger").event == whole.event
+
+
+@pytest.mark.usefixtures("checkpoint_every_round")
 @pytest.mark.parametrize("lost", [False, True], ids=["progress kept", "progress lost"])
 @pytest.mark.parametrize("share", [1.01, 0.7], ids=["all rounds fit", "some rounds fit"])
 @pytest.mark.parametrize("sampling", [full_batch(), disjoint_batches(4, key=5)], ids=str)

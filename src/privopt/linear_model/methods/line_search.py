@@ -59,9 +59,11 @@ def plan(problem: Problem) -> Planned:
 
 
 def check(settings: Settings, loss: Loss) -> None:
-    """It chooses its steps itself."""
+    """It chooses its steps itself, by the losses of all rows."""
     if settings.learning_rate is not None:
         raise InputError("dp-agd chooses its step sizes itself: leave learning_rate out, or say options={'longest_step': …}.")
+    if settings.batch_size is not None:
+        raise InputError("dp-agd uses every row in every round: leave batch_size out, or use dp-srm.")
 
 
 def _largest(loss: Loss) -> float:
