@@ -31,6 +31,7 @@ from benchmarks import data
 from benchmarks.data import Array, Tables
 from privopt import Budget, calibrate, run
 from privopt.linear_model import methods
+from privopt.linear_model.methods.output_perturbation import RADIUS
 from privopt.linear_model.problem import Problem, Settings
 from privopt.measure.randomness import generator
 from privopt.perexample.design import Frame
@@ -109,6 +110,11 @@ def published(budget: Budget, size: int, rounds: int) -> float:
     return math.sqrt(32 * logs * rounds) * BATCH / size / budget.epsilon
 
 
+def asked(recipe: Callable[[float], Recipe], budget: Budget) -> float:
+    """The noise that the accountant asks for."""
+    return calibrate(lambda z: recipe(z).planned_event(), budget)
+
+
 def excess(job: Task, recipe: Recipe, ridge: float, least: float, seeds: int) -> tuple[float, float]:
     """Mean over seeds, and its standard error."""
     oracle = LinearOracle(LimitedDesign(job.X, Frame(intercept=0.0), 1.0), job.y, job.loss)
@@ -130,19 +136,19 @@ def cell(job: Task, ridge: float, least: float, epsilon: float, seeds: int) -> d
     sgd: dict[str, list[tuple[float, float]]] = {"published": [], "accounted": []}
     for passes in PASSES:
         rounds = round(passes * len(job.y) / BATCH)
-        plain = planned(job, budget, Settings("bassily-sgd", fit_intercept=False, alpha=ridge, rounds=rounds))
-        noises = {
-            "published": published(budget, len(job.y), rounds),
-            "accounted": calibrate(lambda z: plain(z).planned_event(), budget),  # noqa: B023
-        }
-        default = methods.output_perturbation.RADIUS * (1.0 if isinstance(job.loss, Logistic) else 0.25)
-        for scale in RADII if not ridge else (1.0,):
-            options = {"radius": scale * default}
-            chosen = planned(
-                job, budget, Settings("bassily-sgd", fit_intercept=False, alpha=ridge, rounds=rounds, options=options)
+        for scale in RADII if not ridge else RADII[:1]:
+            default = RADIUS * (1.0 if isinstance(job.loss, Logistic) else 0.25)
+            other = Settings(
+                "bassily-sgd",
+                fit_intercept=False,
+                alpha=ridge,
+                rounds=rounds,
+                batch_size=BATCH,
+                options={"radius": scale * default},
             )
-            for kind, amount in noises.items():
-                sgd[kind].append(excess(job, chosen(amount), ridge, least, seeds))
+            recipe = planned(job, budget, other)
+            for kind, amount in {"published": published(budget, len(job.y), rounds), "accounted": asked(recipe, budget)}.items():
+                sgd[kind].append(excess(job, recipe(amount), ridge, least, seeds))
     return {
         "data": job.name,
         "n": len(job.y),

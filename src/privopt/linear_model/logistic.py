@@ -26,7 +26,7 @@ class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[m
 
     Parameters
     ----------
-    epsilon, delta : the budget; `delta=None` is 1/(10 n), rounded down to a power of ten.
+    epsilon, delta : the budget; `delta=None` is 1/(10 n), rounded down to a power of ten; 0 needs a method that can do so.
     bounds : what is publicly known of the rows: a number (their l2 norm), or a pair (low, high) of column ranges.
     alpha, penalty : strength and kind ("ridge" or "nonconvex") of a regulariser of the scaled coefficients, not the intercept.
     method, options : how to train (`privopt.recipes.METHODS`), and the method's own settings, by name.

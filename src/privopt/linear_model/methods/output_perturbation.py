@@ -31,7 +31,7 @@ RADIUS = 15.0  # ‖ŵ‖, for rows of length 1 and scores of reach 1
 MOST = 400  # steps: what more of them would gain is small beside the time that they take
 WORTH = 1e-4  # of the bound: what one more step has to gain
 STEPS = (0.5, 0.75, 0.95)  # of the longest that are stable; the paper's are 0.5 of it
-OPTIONS = {"sensitivity", "pure"}
+OPTIONS = {"sensitivity"}  # δ = 0 asks for pure noise
 
 
 def check(settings: Settings, loss: Loss) -> None:
@@ -60,9 +60,8 @@ def radius(problem: Problem) -> float:
 
 def plan(problem: Problem) -> Planned:
     """Steps and their size by the rule above, unless they are given; the ridge is on the intercept, too."""
-    settings, loss, options = problem.settings, problem.loss, dict(problem.settings.options)
-    pure = options.pop("pure", problem.pure)
-    sensitivity: Sensitivity = options.pop("sensitivity", "tight")
+    settings, loss, pure = problem.settings, problem.loss, problem.pure
+    sensitivity: Sensitivity = settings.options.get("sensitivity", "tight")
     lipschitz, smoothness, convexity = loss.steepness * problem.row_norm, loss.curvature * problem.row_norm**2, settings.alpha
     dimension, longest = loss.outputs * problem.width, 2 / (smoothness + 2 * convexity)
 
