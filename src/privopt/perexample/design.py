@@ -144,7 +144,7 @@ class Batch:
     def norms(self, order: int) -> Vector:
         """The norm of each framed row."""
         norms = self._design.norms(order)
-        return norms if self._rows is None else norms[self._rows]
+        return norms if self._rows is None else norms.take(self._rows)
 
     def scaled_norms(self, diagonal: Vector, order: int) -> Vector:
         """The norm of diagonal ⊙ framed row: (rows,) for a vector, (rows, outputs) for outputs × width."""

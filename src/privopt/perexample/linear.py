@@ -97,7 +97,7 @@ class LinearOracle:
 
     def __init__(self, design: Design, targets: Vector, loss: Loss) -> None:
         self._design, self._targets, self._loss = design, targets, loss
-        self._taken: tuple[Rows, Batch] | None = None
+        self._taken: tuple[Rows, Batch, Vector] | None = None
 
     @property
     def size(self) -> int:
@@ -132,6 +132,6 @@ class LinearOracle:
     def _scored(self, parameters: Vector, rows: Rows) -> tuple[Batch, Vector, Vector]:
         coefficients = parameters if self._loss.outputs == 1 else parameters.reshape(self._loss.outputs, -1)
         if self._taken is None or self._taken[0] is not rows:  # a round may ask for the same rows at several points
-            self._taken = rows, self._design.take(rows)
-        batch = self._taken[1]
-        return batch, batch.scores(coefficients), self._targets if rows is None else self._targets[rows]
+            self._taken = rows, self._design.take(rows), self._targets if rows is None else self._targets.take(rows)
+        _, batch, targets = self._taken
+        return batch, batch.scores(coefficients), targets
