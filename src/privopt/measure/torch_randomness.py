@@ -54,12 +54,18 @@ def brought(numbers: NDArray[Any], like: Tensor) -> Tensor:
 
 def _generator(rng: Rng) -> torch.Generator:
     """A generator whose whole state comes from `rng`."""
-    made = torch.Generator()
-    state = made.get_state().numpy()
+    made, state = torch.Generator(), _blank().copy()
+    state[_START : _START + 8 * _WORDS].view(np.uint64)[:] = np.frombuffer(rng.bytes(4 * _WORDS), dtype=np.uint32)
+    made.set_state(torch.from_numpy(state))
+    return made
+
+
+@cache
+def _blank() -> NDArray[np.uint8]:
+    """A state whose words are still to be filled in."""
+    state: NDArray[np.uint8] = torch.Generator().get_state().numpy()
     if len(state) != _SIZE:
         raise PrivoptError(
             f"torch {torch.__version__} keeps its generators in another form than privopt knows. Use torch 2.4 … 2.13."
         )
-    state[_START : _START + 8 * _WORDS].view(np.uint64)[:] = rng.integers(1 << 32, size=_WORDS, dtype=np.uint64)
-    made.set_state(torch.from_numpy(state))
-    return made
+    return state

@@ -98,12 +98,15 @@ def check_targets(loss: Loss, output: Any, *targets: Any) -> None:
 def _check_range(loss: Loss, classes: int, target: Tensor) -> None:
     if not target.numel():
         return
-    real = target[target != getattr(loss, "ignore_index", -100)]
     if classes == 1:
         raise UnsupportedLoss(
             f"{type(loss).__name__} of one output is the same for every label. Give the model one output for each class, or use "
             "BCEWithLogitsLoss."
         )
+    lowest, highest = target.aminmax()
+    if int(lowest) >= 0 and int(highest) < classes:
+        return
+    real = target[target != getattr(loss, "ignore_index", -100)]
     if real.numel() and not (bool(real.min() >= 0) and bool(real.max() < classes)):
         raise UnsupportedLoss(
             f"{type(loss).__name__} on {classes} outputs takes the classes 0 … {classes - 1}, but some label is outside. "

@@ -11,7 +11,7 @@ neither can do is refused here, by name.
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,16 +93,12 @@ class Recorder:
         refuse_rounding(self.model, self._device)
         tape = Tape(self._room)
         handles: list[Any] = []
-        with ExitStack() as stack:
+        with forwards({module: rewrite(module, name, tape) for name, module, rewrite in self._rewritten}):
             try:
                 for observed in self._observed:
                     handles.append(observed.module.register_forward_hook(observed.hook(tape), with_kwargs=True))
                 if self._again:
                     handles.extend(Glue(self._again, tape).hooks())
-                if self._rewritten:
-                    stack.enter_context(
-                        forwards({module: rewrite(module, name, tape) for name, module, rewrite in self._rewritten})
-                    )
                 yield tape
             finally:
                 for handle in handles:
