@@ -7,8 +7,6 @@ from inspect import signature
 from os import PathLike
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -16,10 +14,13 @@ from privopt.checkpoint import Checkpoint
 from privopt.errors import InputError
 from privopt.loop import Result, run
 from privopt.measure.randomness import Rng, generator
-from privopt.nets.data import as_dataset, fingerprint, physical_batch_size
+from privopt.nets.data import as_dataset, as_model, fingerprint, first_of, pairs, physical_batch_size
+from privopt.nets.dropout import Dropout
+from privopt.nets.mode import training
 from privopt.nets.plan import noise_for, schedule
 from privopt.nets.public_loss import public_loss
 from privopt.perexample.torch import TorchOracle
+from privopt.perexample.torch.draws import Draws
 from privopt.postprocess.release import ReleaseRule, last
 from privopt.postprocess.schedules import Schedule
 from privopt.privacy.accountants import Accountant, epsilon
@@ -30,6 +31,7 @@ from privopt.progress import watched
 from privopt.recipe import Recipe
 from privopt.recipes import method as method_of
 
+OWN = {"rounds", "max_rounds", "noise_multiplier", "clip_bound", "learning_rate", "release", "sampling"}  # what `fit` gives
 RATES = {"dp-adam": 1e-3, "dp-rmsprop": 1e-3}  # as torch.optim's; plain descent has no scale-free default
 
 
@@ -81,6 +83,7 @@ def fit(
     **Guarantee** The released parameters are (ε, δ)-DP. Query: the sum of per-example gradients over a Poisson batch, each
     clipped to l2 norm `clip_bound`; Gaussian noise calibrated to the budget. Loss values are never shown.
 
+    >>> import torch
     >>> _ = torch.manual_seed(0)
     >>> x = torch.randn(500, 3)
     >>> y = (x[:, 0] > 0).long()
@@ -91,6 +94,7 @@ def fit(
     """
     data = as_dataset(dataset)
     planned = schedule(len(data), batch_size, epochs, rounds)  # type: ignore[arg-type]
+    data = pairs(data)
     chosen = method_of(method)
     recipe_of, parameters = chosen.recipe, signature(chosen.recipe).parameters
     if not chosen.networks:
@@ -100,6 +104,9 @@ def fit(
     if learning_rate is None and method not in RATES:
         raise InputError(f"{method} has no default learning rate for networks: say learning_rate=….")
     rate = RATES[method] if learning_rate is None else learning_rate
+    allowed = [name for name in parameters if name not in OWN]
+    if unknown := set(options or {}) - set(allowed):
+        raise InputError(f"{method} has no option {', '.join(sorted(unknown))}; its options are {', '.join(allowed)}.")
     sampling = {"sampling": planned.sampler} if planned.batch_size < planned.size else {}
 
     def recipe(noise: float) -> Recipe:
@@ -113,13 +120,15 @@ def fit(
             **(options or {}),
         )
 
+    oracle = _oracle(as_model(model), loss, data, physical_batch_size)  # what is wrong with them is found here
     noise = noise_for(recipe, budget, accountant)
     rng = generator(seed)
     ledger = ledger if ledger is not None else Ledger()
     name = ledger.run().name
     store = None
     if checkpoint is not None:
-        settings = (method, planned, clip_bound, budget, options, rate if isinstance(rate, float) else "schedule", seed)
+        rates = [rate(round_) for round_ in range(planned.rounds)] if callable(rate) else rate
+        settings = (method, planned, clip_bound, budget, options, rates, release, _name(loss), physical_batch_size, seed)
         store = Checkpoint(checkpoint, fingerprint(data, model, settings))
         name, rng = store.begin(name, rng)
     spending = ledger.run(name)
@@ -132,7 +141,6 @@ def fit(
 
     watch = None if public is None else partial(public_loss, model, loss, *public)
     with watched(progress, ready.rounds, spent, watch) as told:
-        oracle = _oracle(model, loss, data, physical_batch_size)
         result = trained(oracle, ready, spending=spending, rng=rng, checkpoint=store, progress=told)
     if store is not None:
         store.remove()
@@ -165,39 +173,47 @@ def trained(
     checkpoint: Checkpoint | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Result:
-    """Run a recipe on a model, which then has the parameters that were released."""
-    mode = oracle.model.training
-    oracle.model.train()
-    repeatable = _Repeatable(oracle, int(rng.integers(2**62)))
-    try:
-        if checkpoint is not None and (saved := checkpoint.load()) is not None:
-            repeatable.calls = saved.round_
-        start = oracle.flat.vector.clone()
-        result = run(recipe, repeatable, start, spending=spending, rng=rng, checkpoint=checkpoint, progress=progress)
-        oracle.flat.assign(result.parameters)
-    finally:
-        oracle.flat.release()
-        oracle.model.train(mode)
+    """Run a recipe on a model, which then has the parameters that were released; torch's own generators go on where they were."""
+    repeatable = _Repeatable(oracle, Dropout.drawn(rng))
+    if checkpoint is not None and (saved := checkpoint.load()) is not None:
+        repeatable.round = saved.round_
+
+    def told(done: int) -> None:
+        repeatable.round = done
+        if progress is not None:
+            progress(done)
+
+    with training(oracle.model), Draws(oracle.layout.device).again():
+        try:
+            start = oracle.flat.vector.clone()
+            result = run(recipe, repeatable, start, spending=spending, rng=rng, checkpoint=checkpoint, progress=told)
+            oracle.flat.assign(result.parameters)
+        finally:
+            oracle.flat.release()
     return result
 
 
 def _oracle(model: nn.Module, loss: Callable[..., Tensor], data: Any, chunk: int | None) -> TorchOracle:
-    if isinstance(data, TensorDataset):
-        inputs, targets = data.tensors
-        return TorchOracle(model, loss, inputs, targets, chunk=chunk or physical_batch_size(model, inputs))
-    sample = torch.utils.data.default_collate([data[0]])
-    return TorchOracle.of_dataset(model, loss, data, chunk=chunk or physical_batch_size(model, sample[0]))
+    with training(model):
+        if isinstance(data, TensorDataset):
+            oracle = TorchOracle(model, loss, *data.tensors)
+        else:
+            oracle = TorchOracle.of_dataset(model, loss, data)
+        oracle.chunk = chunk or physical_batch_size(model, first_of(data)[0])
+    return oracle
+
+
+def _name(loss: Callable[..., Tensor]) -> str:
+    return repr(loss) if isinstance(loss, nn.Module) else getattr(loss, "__qualname__", type(loss).__qualname__)
 
 
 class _Repeatable:
-    """An oracle with dropout that a replay repeats: each call has random numbers of its own."""
+    """An oracle with dropout that a replay repeats: each round has random numbers of its own, the same at every point."""
 
-    def __init__(self, oracle: TorchOracle, seed: int) -> None:
-        self._oracle, self._seed = oracle, seed
-        self.calls = 0
-        self.size = oracle.size
+    def __init__(self, oracle: TorchOracle, dropout: Dropout) -> None:
+        self._oracle, self._dropout = oracle, dropout
+        self.round, self.size = 0, oracle.size
 
     def __call__(self, parameters: Any, rows: Any) -> Any:
-        torch.manual_seed(int(np.random.SeedSequence([self._seed, self.calls]).generate_state(1)[0]))
-        self.calls += 1
+        self._dropout.begin(self.round)
         return self._oracle(parameters, rows)
