@@ -166,6 +166,7 @@ SAMPLES: dict[str, Callable[[int, float], Recipe]] = {  # (rounds, noise multipl
     "dp2-rmsprop": _dp2_rmsprop,
     "sagd-lap": _descent("sagd-lap"),
     "sagd-minibatch": _sagd_minibatch,
+    "sagd-sparse": _beside("sagd-sparse", public=Public(), answers=3),
     "adadps": _beside("adadps", public=Public(1.0)),
     "dp-r-pub": _beside("dp-r-pub", public=Public(1.0)),
     "dp-adam-pub": _beside("dp-adam-pub", public=Public()),

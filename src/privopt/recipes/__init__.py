@@ -19,6 +19,7 @@ from privopt.recipes.registry import METHODS, Method, check_side, method
 from privopt.recipes.rrpsgd import rrpsgd
 from privopt.recipes.sagd_lap import sagd_lap
 from privopt.recipes.sagd_minibatch import sagd_minibatch
+from privopt.recipes.sagd_sparse import sagd_sparse
 from privopt.recipes.spiderboost import spiderboost
 from privopt.recipes.warm_start import warm_start
 
@@ -46,6 +47,7 @@ __all__ = [
     "rrpsgd",
     "sagd_lap",
     "sagd_minibatch",
+    "sagd_sparse",
     "spiderboost",
     "warm_start",
 ]

@@ -25,6 +25,7 @@ from privopt.recipes.pda_dpmd import pda_dpmd
 from privopt.recipes.rrpsgd import rrpsgd
 from privopt.recipes.sagd_lap import sagd_lap
 from privopt.recipes.sagd_minibatch import sagd_minibatch
+from privopt.recipes.sagd_sparse import sagd_sparse
 from privopt.recipes.spiderboost import spiderboost
 from privopt.recipes.warm_start import warm_start
 
@@ -123,6 +124,16 @@ METHODS = {
             "RMSProp with Laplace noise on disjoint batches: fewer passes over the rows, more noise",
             _SAGD,
             needs="a secret cut of the rows, which the estimators draw",
+            guarantee="(ε, δ)-DP, or ε-DP with δ = 0",
+            networks=False,
+            pure=True,
+        ),
+        Method(
+            "sagd-sparse",
+            sagd_sparse,
+            "RMSProp on public gradients, corrected by private ones with Laplace noise where they are found to be wrong",
+            _SAGD,
+            needs="public data, and few columns",
             guarantee="(ε, δ)-DP, or ε-DP with δ = 0",
             networks=False,
             pure=True,

@@ -32,6 +32,7 @@ PLANS: dict[str, Callable[[Problem], Planned]] = {
     "dp2-rmsprop": adaptive.plan_dp2,
     "sagd-lap": sagd.plan_lap,
     "sagd-minibatch": sagd.plan_minibatch,
+    "sagd-sparse": sagd.plan_sparse,
     "adadps": public.plan,
     "dp-r-pub": public.plan,
     "dp-adam-pub": public.plan,
@@ -44,7 +45,8 @@ CHECKS: dict[str, Callable[[Settings, Loss], None]] = {
     "dp-agd": line_search.check,
     "output-perturbation": output_perturbation.check,
     "bassily-sgd": bassily_sgd.check,
-    "sagd-lap": sagd.check_lap,
+    "sagd-lap": sagd.check,
+    "sagd-sparse": sagd.check,
 }
 
 
