@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from inspect import signature
+from inspect import Parameter, signature
 from os import PathLike
 from typing import Any
 
@@ -101,12 +101,18 @@ def fit(
         raise InputError(f"{method} needs {chosen.needs}, so it is not for networks. dp-adam, dp-sgd and rrpsgd are.")
     if "release" not in parameters and release != last():
         raise InputError(f"{method} has a release rule of its own: leave release out.")
-    if learning_rate is None and method not in RATES:
+    if "learning_rate" not in parameters and learning_rate is not None:
+        raise InputError(f"{method} chooses its steps itself: leave learning_rate out.")
+    if "learning_rate" in parameters and learning_rate is None and method not in RATES:
         raise InputError(f"{method} has no default learning rate for networks: say learning_rate=….")
-    rate = RATES[method] if learning_rate is None else learning_rate
+    rate = RATES.get(method) if learning_rate is None else learning_rate
     allowed = [name for name in parameters if name not in OWN]
     if unknown := set(options or {}) - set(allowed):
         raise InputError(f"{method} has no option {', '.join(sorted(unknown))}; its options are {', '.join(allowed)}.")
+    if missing := [name for name in allowed if parameters[name].default is Parameter.empty and name not in (options or {})]:
+        raise InputError(f"{method} has no defaults for networks: say {' and '.join(missing)} in options={{…}}.")
+    if planned.batch_size < planned.size and "sampling" not in parameters:
+        raise InputError(f"{method} uses every example in every round: batch_size is {planned.size}, or choose another method.")
     sampling = {"sampling": planned.sampler} if planned.batch_size < planned.size else {}
 
     def recipe(noise: float) -> Recipe:
@@ -114,7 +120,7 @@ def fit(
             **{"max_rounds" if "max_rounds" in parameters else "rounds": planned.rounds},
             noise_multiplier=noise,
             clip_bound=clip_bound,
-            learning_rate=rate,
+            **({"learning_rate": rate} if "learning_rate" in parameters else {}),
             **({"release": release} if "release" in parameters else {}),
             **sampling,
             **(options or {}),
@@ -158,7 +164,7 @@ def fit(
             "batch size": planned.phrase(),
             "noise multiplier": noise,
             "clip bound": clip_bound,
-            "learning rate": rate if isinstance(rate, float | int) else "a schedule",
+            **({"learning rate": "a schedule" if callable(rate) else rate} if "learning_rate" in parameters else {}),
         },
     )
     return Fitted(model, Privacy(statement, ledger), result.rounds, result.stopped_early)
@@ -217,3 +223,7 @@ class _Repeatable:
     def __call__(self, parameters: Any, rows: Any) -> Any:
         self._dropout.begin(self.round)
         return self._oracle(parameters, rows)
+
+    def losses(self, parameters: Any, rows: Any) -> Any:
+        self._dropout.begin(self.round)
+        return self._oracle.losses(parameters, rows)
