@@ -1,8 +1,9 @@
 """`privopt train`: a private model from a file."""
 
+import json
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -31,6 +32,14 @@ def train(
             "noise). Networks need torch: pip install 'privopt\\[torch]'."
         ),
     ] = "linear",
+    option: Annotated[
+        list[str] | None,
+        typer.Option(help="An option of the method's own, as name=value; its page in docs/recipes lists them. Repeatable."),
+    ] = None,
+    public: Annotated[
+        Path | None,
+        typer.Option(help="A file like FILE whose rows are not private, for methods that use public data (adadps)."),
+    ] = None,
     task: Annotated[
         Literal["classify", "regress"] | None,
         typer.Option(help="Classes or numbers? Needed for whole numbers of more than two values."),
@@ -83,7 +92,7 @@ def train(
     console = Console()
     if resume is not None:
         others = (file, target, epsilon, delta, task, schema, row_norm, rounds, batch_size, clip_bound, learning_rate, out, seed)
-        if any(other is not None for other in others) or model != "linear":
+        if any(other is not None for other in (*others, public, option)) or model != "linear":
             raise InputError("--resume goes on with the run as it was asked for: leave FILE and the other options out.")
         with Bar(console, "training") as bar:
             folder = runs.resume(resume, bar)
@@ -109,11 +118,24 @@ def train(
             learning_rate=learning_rate,
             bounds=row_norm,
             alpha=alpha,
+            options=dict(map(_option, option or [])),
         ),
         schema=None if schema is None else datasets.load(schema),
+        public=public,
         seed=seed,
     )
     place = out or Path("runs") / f"{file.name.split('.')[0]}-{time.strftime('%Y%m%d-%H%M%S')}"
     with Bar(console, "training") as bar:
         folder = runs.start(order, place, bar)
     shown(console, folder)
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """name=value, where the value is JSON (a number, true, a list), or else text."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise InputError(f"--option is {text!r}, but it is name=value, as in --option rule=adam.")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value

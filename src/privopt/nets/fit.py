@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from inspect import Parameter, signature
+from numbers import Real
 from os import PathLike
 from typing import Any
 
@@ -13,26 +14,40 @@ from torch.utils.data import TensorDataset
 from privopt.checkpoint import Checkpoint
 from privopt.errors import InputError
 from privopt.loop import Result, run
+from privopt.measure.clips import Clip, as_clip
 from privopt.measure.randomness import Rng, generator
 from privopt.nets.data import as_dataset, as_model, fingerprint, first_of, pairs, physical_batch_size
 from privopt.nets.dropout import Dropout
 from privopt.nets.mode import training
 from privopt.nets.plan import noise_for, schedule
+from privopt.nets.public import PublicExamples, described
 from privopt.nets.public_loss import public_loss
-from privopt.perexample.torch import TorchOracle
+from privopt.perexample.torch import TorchGrads, TorchOracle
 from privopt.perexample.torch.draws import Draws
 from privopt.postprocess.release import ReleaseRule, last
 from privopt.postprocess.schedules import Schedule
+from privopt.postprocess.side_information import least_seen, seen_sizes
 from privopt.privacy.accountants import Accountant, epsilon
 from privopt.privacy.budget import Budget
 from privopt.privacy.ledger import Ledger, Run
 from privopt.privacy.statement import Privacy, Statement
 from privopt.progress import watched
 from privopt.recipe import Recipe
+from privopt.recipes import check_side, dp_sgd
 from privopt.recipes import method as method_of
 
-OWN = {"rounds", "max_rounds", "noise_multiplier", "clip_bound", "learning_rate", "release", "sampling"}  # what `fit` gives
-RATES = {"dp-adam": 1e-3, "dp-rmsprop": 1e-3}  # as torch.optim's; plain descent has no scale-free default
+OWN = {
+    "rounds",
+    "max_rounds",
+    "noise_multiplier",
+    "clip_bound",
+    "learning_rate",
+    "release",
+    "sampling",
+    "expected_batch_size",
+    "public",
+}  # what `fit` gives a recipe itself
+RATES = {"dp-adam": 1e-3, "dp-rmsprop": 1e-3, "dp-adam-bc": 1e-3}  # as torch.optim's; plain descent has no scale-free default
 
 
 @dataclass(frozen=True)
@@ -60,7 +75,7 @@ def fit(
     epochs: float | None = None,
     rounds: int | None = None,
     method: str = "dp-adam",
-    clip_bound: float = 1.0,
+    clip_bound: float | Clip = 1.0,
     learning_rate: float | Schedule | None = None,
     release: ReleaseRule = last(),  # noqa: B008  # frozen
     options: dict[str, Any] | None = None,
@@ -69,7 +84,7 @@ def fit(
     ledger: Ledger | None = None,
     checkpoint: str | PathLike[str] | None = None,
     progress: bool | Callable[[int], None] = True,
-    public: tuple[Any, Any] | None = None,
+    public: Any = None,
     seed: int | None = None,
 ) -> Fitted:
     """Train a model privately; the model itself is changed, and is an ordinary one afterwards.
@@ -77,11 +92,12 @@ def fit(
     `loss(output, targets)` gives one value for each example, or is a loss module of torch, which is asked for that. `dataset` is
     a map-style dataset of (inputs, targets) or a pair of tensors. `options` go to the method's recipe (momentum_decay, ceiling,
     ...). `checkpoint` names a folder from which a killed run goes on, bit for bit; it is as sensitive as the data. `progress`:
-    a bar, if standard error is a terminal; or False; or a function that is told how many rounds are done. `public` are inputs and
-    targets that are not private: the bar shows the loss on them.
+    a bar, if standard error is a terminal; or False; or a function that is told how many rounds are done. `public` are data like
+    `dataset` that are not private: methods that use public data use them, and the bar shows the loss on a pair of tensors.
 
     **Guarantee** The released parameters are (ε, δ)-DP. Query: the sum of per-example gradients over a Poisson batch, each
-    clipped to l2 norm `clip_bound`; Gaussian noise calibrated to the budget. Loss values are never shown.
+    clipped to l2 norm `clip_bound` (a number, or a clip: `automatic`, `per_layer`); Gaussian noise calibrated to the budget. Loss
+    values are never shown.
 
     >>> import torch
     >>> _ = torch.manual_seed(0)
@@ -113,28 +129,44 @@ def fit(
         raise InputError(f"{method} has no defaults for networks: say {' and '.join(missing)} in options={{…}}.")
     if planned.batch_size < planned.size and "sampling" not in parameters:
         raise InputError(f"{method} uses every example in every round: batch_size is {planned.size}, or choose another method.")
-    sampling = {"sampling": planned.sampler} if planned.batch_size < planned.size else {}
+    known = None if public is None else pairs(as_dataset(public))
+    named = None if known is None else described(known)
+    check_side(chosen, options or {}, public=known is not None and "public" in parameters)
+    side: dict[str, Any] = {}
 
     def recipe(noise: float) -> Recipe:
-        return recipe_of(
-            **{"max_rounds" if "max_rounds" in parameters else "rounds": planned.rounds},
-            noise_multiplier=noise,
-            clip_bound=clip_bound,
-            **({"learning_rate": rate} if "learning_rate" in parameters else {}),
-            **({"release": release} if "release" in parameters else {}),
-            **sampling,
-            **(options or {}),
-        )
+        common = {
+            "rounds": planned.rounds,
+            "max_rounds": planned.rounds,
+            "noise_multiplier": noise,
+            "clip_bound": clip_bound,
+            "learning_rate": rate,
+            "release": release,
+            "sampling": planned.sampler,
+            "expected_batch_size": planned.batch_size,
+            **side,
+        }
+        return recipe_of(**{name: value for name, value in common.items() if name in parameters}, **(options or {}))
+
+    def as_if_private(noise: float) -> Recipe:
+        """What a method without a guarantee is compared with."""
+        sampling = planned.sampler
+        return dp_sgd(rounds=planned.rounds, noise_multiplier=noise, clip_bound=1.0, learning_rate=1.0, sampling=sampling)
 
     oracle = _oracle(as_model(model), loss, data, physical_batch_size)  # what is wrong with them is found here
-    noise = noise_for(recipe, budget, accountant)
+    as_clip(clip_bound).sum(TorchGrads(oracle.layout, {}, 0))  # … and layers that do not fit the model, here
+    if known is not None and "public" in parameters:
+        side["public"] = PublicExamples(oracle, known)
+        if "stability" not in (options or {}):
+            side["stability"] = least_seen(seen_sizes(side["public"], oracle.flat.vector))
+    noise = noise_for(recipe if chosen.private else as_if_private, budget, accountant)
     rng = generator(seed)
     ledger = ledger if ledger is not None else Ledger()
     name = ledger.run().name
     store = None
     if checkpoint is not None:
         rates = [rate(round_) for round_ in range(planned.rounds)] if callable(rate) else rate
-        settings = (method, planned, clip_bound, budget, options, rates, release, _name(loss), physical_batch_size, seed)
+        settings = (method, planned, clip_bound, budget, options, rates, release, _name(loss), physical_batch_size, named, seed)
         store = Checkpoint(checkpoint, fingerprint(data, model, settings))
         name, rng = store.begin(name, rng)
     spending = ledger.run(name)
@@ -145,7 +177,7 @@ def fit(
     def spent(done: int) -> float:
         return epsilon(ready.planned_event(done), budget.delta, budget.neighbours, accountant=accountant)
 
-    watch = None if public is None else partial(public_loss, model, loss, *public)
+    watch = partial(public_loss, model, loss, *public) if isinstance(public, tuple | list) else None
     with watched(progress, ready.rounds, spent, watch) as told:
         result = trained(oracle, ready, spending=spending, rng=rng, checkpoint=store, progress=told)
     if store is not None:
@@ -156,14 +188,18 @@ def fit(
         released="the parameters of a network",
         accountant=accountant,
         assumed_public=[f"the number of examples ({planned.size})", "the model, its start values and the settings"],
-        public_data=[] if public is None else ["examples on which the loss was watched"],
+        public_data=[] if named is None else [named],
         seeded=seed is not None,
         settings={
             "method": method,
             "rounds": result.rounds,
             "batch size": planned.phrase(),
-            "noise multiplier": noise,
-            "clip bound": clip_bound,
+            **({"noise multiplier": noise} if "noise_multiplier" in parameters else {}),
+            **(
+                {"clip bound": clip_bound if isinstance(clip_bound, Real) else str(clip_bound)}
+                if "clip_bound" in parameters
+                else {}
+            ),
             **({"learning rate": "a schedule" if callable(rate) else rate} if "learning_rate" in parameters else {}),
         },
     )

@@ -24,7 +24,7 @@ from privopt.postprocess.side_information import (
     public_rms,
     public_sum,
 )
-from privopt.postprocess.updates import sgd
+from privopt.postprocess.updates import momentum, sgd
 from privopt.recipe import Recipe, always
 
 Rule = Literal["rmsprop", "adagrad", "adam"]
@@ -43,11 +43,12 @@ def adadps(
     first_decay: float = 0.9,
     weight: float = 0.9,
     stability: float = 1e-5,
+    momentum_decay: float = 0.0,
     sampling: Sampler = full_batch(),  # noqa: B008  # frozen
     release: ReleaseRule = last(),  # noqa: B008
     regularizer: Regularizer | None = None,
 ) -> Recipe:
-    """θ ← θ − α g̃, where g̃ is the noisy mean of gradients that were divided by A and then clipped.
+    """θ ← θ − α g̃, where g̃ is the noisy mean of gradients that were divided by A and then clipped (or its running sum).
 
     A (and for Adam a momentum M, mixed in as β gᵢ + (1 − β) M) comes from gradients of public data, `public`, by a `rule`, or was
     fixed before training, `scale`. Nothing is divided by A after the noise.
@@ -64,7 +65,8 @@ def adadps(
         public, scale, rule=rule, decay=decay, first_decay=first_decay, weight=weight, stability=stability, method="adadps"
     )
     measurement = Measurement(sampling, [preconditioned_gradient(own) @ l2(clip_bound)], gaussian(noise_multiplier))
-    return Recipe(rounds, always(measurement), sgd(learning_rate), release, regularizer, side)
+    update = momentum(learning_rate, momentum_decay) if momentum_decay else sgd(learning_rate)
+    return Recipe(rounds, always(measurement), update, release, regularizer, side)
 
 
 def known_scale(

@@ -12,7 +12,7 @@ from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import ReleaseRule, last
 from privopt.postprocess.schedules import Schedule
 from privopt.postprocess.side_information import PublicGradient
-from privopt.postprocess.updates import sgd
+from privopt.postprocess.updates import momentum, sgd
 from privopt.recipe import Recipe, always
 from privopt.recipes.adadps import Rule, known_scale
 from privopt.recipes.ideal import agreed
@@ -30,6 +30,7 @@ def adas(
     first_decay: float = 0.9,
     weight: float = 0.9,
     stability: float = 1e-5,
+    momentum_decay: float = 0.0,
     sampling: Sampler = full_batch(),  # noqa: B008  # frozen
     release: ReleaseRule = last(),  # noqa: B008
     regularizer: Regularizer | None = None,
@@ -46,6 +47,6 @@ def adas(
     side, own = known_scale(
         public, scale, rule=rule, decay=decay, first_decay=first_decay, weight=weight, stability=stability, method="adas"
     )
-    return Recipe(
-        rounds, always(in_the_clear(sampling, preconditioned_gradient(own))), sgd(learning_rate), release, regularizer, side
-    )
+    update = momentum(learning_rate, momentum_decay) if momentum_decay else sgd(learning_rate)
+    asked = in_the_clear(sampling, preconditioned_gradient(own))
+    return Recipe(rounds, always(asked), update, release, regularizer, side)

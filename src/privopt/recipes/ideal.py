@@ -13,7 +13,7 @@ from privopt.measure.without_privacy import by_clean_scale
 from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import ReleaseRule, last
 from privopt.postprocess.schedules import Schedule
-from privopt.postprocess.updates import sgd
+from privopt.postprocess.updates import momentum, sgd
 from privopt.recipe import Recipe, always
 
 
@@ -26,6 +26,7 @@ def ideal(
     without_privacy: bool = False,
     decay: float = 0.9,
     stability: float = 1e-5,
+    momentum_decay: float = 0.0,
     sampling: Sampler = full_batch(),  # noqa: B008  # frozen
     clean_sampling: Sampler | None = None,
     release: ReleaseRule = last(),  # noqa: B008
@@ -42,7 +43,8 @@ def ideal(
     agreed("ideal", without_privacy)
     measurement = Measurement(sampling, [preconditioned_gradient() @ l2(clip_bound)], gaussian(noise_multiplier))
     clean = by_clean_scale(measurement, clean_sampling or sampling, decay, stability)
-    return Recipe(rounds, always(clean), sgd(learning_rate), release, regularizer)
+    update = momentum(learning_rate, momentum_decay) if momentum_decay else sgd(learning_rate)
+    return Recipe(rounds, always(clean), update, release, regularizer)
 
 
 def agreed(method: str, without_privacy: bool | None) -> None:

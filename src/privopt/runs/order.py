@@ -26,6 +26,7 @@ class Order:
     model: str = "linear"
     settings: Settings = field(default_factory=Settings)
     schema: Schema | None = None
+    public: Path | None = None  # a file of rows that are not private
     seed: int | None = None
 
     def budget(self, size: int) -> Budget:
@@ -55,6 +56,7 @@ class Order:
             "model": self.model,
             "settings": asdict(self.settings),
             "schema": None if self.schema is None else self.schema.to_json(),
+            "public": None if self.public is None else str(self.public.absolute()),
             "seed": self.seed,
         }
 
@@ -75,6 +77,7 @@ class Order:
                 model=value["model"],
                 settings=Settings(**settings),
                 schema=None if value["schema"] is None else Schema.from_json(value["schema"]),
+                public=None if value["public"] is None else Path(value["public"]),
                 seed=value["seed"],
             )
         except (KeyError, TypeError, AttributeError) as error:

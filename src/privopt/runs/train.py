@@ -21,17 +21,20 @@ from privopt import datasets
 from privopt.checkpoint import Checkpoint
 from privopt.datasets import Categorical, Encoding, Ignored, Kind, Numeric, Schema, Table, UnknownCategorical, UnknownNumeric
 from privopt.errors import InputError, PrivoptWarning
+from privopt.linear_model import side
 from privopt.linear_model.scaling import RANGES_SHARE, share_of
+from privopt.linear_model.side import PublicTable
 from privopt.linear_model.training import Observer, check, drowned, train
 from privopt.measure import survey
 from privopt.measure.randomness import Rng, generator
-from privopt.perexample.design import CHUNK
 from privopt.perexample.grads import Vector
 from privopt.perexample.losses import Huber, Logistic, Loss, Multinomial
+from privopt.perexample.storage import CHUNK
 from privopt.privacy.budget import Budget
 from privopt.privacy.calibrate import calibrate
 from privopt.privacy.events import GaussianDpEvent
 from privopt.privacy.ledger import Ledger, Run
+from privopt.recipes import method as method_of
 from privopt.runs.folder import RunFolder
 from privopt.runs.model import SavedModel, Task
 from privopt.runs.order import Order
@@ -72,6 +75,7 @@ class _Prepared:
     classes: tuple[str, ...]
     targets: Vector
     kinds: dict[str, Kind]
+    public: tuple[Table, Vector] | None  # a table like the private one, and its targets
 
 
 def _prepare(order: Order) -> _Prepared:
@@ -88,6 +92,7 @@ def _prepare(order: Order) -> _Prepared:
     task = order.task or _task(table.target, order.schema)
     classes, targets = _classes(table.target, order.schema) if task == "classify" else ((), _numbers(table.target))
     check(order.settings, budget)
+    side.check(order.settings, order.public is not None)
     if order.hidden:
         _check_network(order)
     kinds = {} if table.frame is None else datasets.kinds(table.frame, order.schema)
@@ -100,7 +105,32 @@ def _prepare(order: Order) -> _Prepared:
     coefficients = sum((width + 1) * after for width, after in pairwise(widths))
     if reason := drowned(len(table), coefficients, budget):
         raise InputError(f"{reason} So would narrower layers, or --model linear." if order.hidden else reason)
-    return _Prepared(order, table, budget, task, classes, targets, kinds)
+    return _Prepared(order, table, budget, task, classes, targets, kinds, _public(order, table, task, classes, kinds))
+
+
+def _public(
+    order: Order, table: Table, task: Task, classes: tuple[str, ...], kinds: dict[str, Kind]
+) -> tuple[Table, Vector] | None:
+    """The public rows, if they are like the private ones: the same columns and classes."""
+    if order.public is None:
+        return None
+    public = datasets.read(order.public, order.target, names=None if table.matrix is None else table.names)
+    if (public.frame is None) != (table.frame is None):
+        raise InputError(f"{order.public} is not like {order.file}: one names its columns, the other does not.")
+    if public.target is None:
+        raise InputError(f"{order.public} has no target: public rows need one, as private ones do.")
+    if public.frame is not None:
+        if missing := [name for name, kind in kinds.items() if name not in public.names and not isinstance(kind, Ignored)]:
+            raise InputError(f"{order.public} lacks columns of {order.file}: {', '.join(map(repr, missing))}.")
+        for name, kind in kinds.items():
+            if isinstance(kind, Numeric | UnknownNumeric):
+                datasets.numbers(public.frame[name])
+    if task == "regress":
+        return public, _numbers(public.target)
+    places = datasets.codes(public.target, classes)
+    if (places < 0).any():
+        raise InputError(f"{order.public} has classes that {order.file} does not have; it has {', '.join(classes)}.")
+    return public, places.astype(float)
 
 
 def _check_network(order: Order) -> None:
@@ -161,7 +191,8 @@ def _numbers(target: Vector) -> Vector:
 def _train(prepared: _Prepared, folder: RunFolder, observer: Observer | None) -> RunFolder:
     order, budget = prepared.order, prepared.budget
     checkpoint = Checkpoint(folder.checkpoint, _fingerprint(order))
-    with Ledger(budget, folder.ledger_path) as ledger:
+    cap = budget if method_of(order.settings.method).private else None  # no budget holds a release without privacy
+    with Ledger(cap, folder.ledger_path) as ledger:
         name, rng = checkpoint.begin(ledger.run().name, generator(order.seed))
         spending = ledger.run(name)
         table = prepared.table
@@ -180,6 +211,14 @@ def _train(prepared: _Prepared, folder: RunFolder, observer: Observer | None) ->
             settings = replace(settings, bounds=(-1.0, 1.0) if numeric and budget.delta else encoding.row_bound)
             if declared := sum(isinstance(kind, Numeric | Categorical) for kind in prepared.kinds.values()):
                 public.append(f"the ranges or categories that the schema declares, of {declared} of the columns")
+        beside = None
+        if prepared.public is not None and order.public is not None:
+            known, answers = prepared.public
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", PrivoptWarning)
+                rows = known.matrix if encoding is None or known.frame is None else encoding.matrix(known.frame)
+            assert rows is not None
+            beside = PublicTable(order.public.name, rows, answers)
         if prepared.task == "classify":
             public.append(f"the {len(prepared.classes)} classes")
         if order.schema is not None and order.schema.target is not None:
@@ -202,8 +241,8 @@ def _train(prepared: _Prepared, folder: RunFolder, observer: Observer | None) ->
             classes = len(prepared.classes)
             hidden, trained = train_network(matrix, prepared.targets, order.hidden, classes, settings, budget, **shared)
         else:
-            regression = prepared.task == "regress"
-            trained = train(matrix, prepared.targets, _loss(prepared), settings, budget, regression=regression, **shared)
+            shared |= {"regression": prepared.task == "regress", "public": beside}
+            trained = train(matrix, prepared.targets, _loss(prepared), settings, budget, **shared)
     names = encoding.names if encoding is not None else table.names
     model = SavedModel(prepared.task, trained.slopes, trained.intercepts, names, prepared.classes, encoding, tuple(hidden))
     folder.finish(model, trained.statement)
@@ -267,7 +306,8 @@ def _blocks(columns: list[Vector]) -> Iterator[Vector]:
 def _fingerprint(order: Order) -> str:
     """Of the file and of all that was asked: a replay is free only if it repeats the same answers."""
     digest = hashlib.sha256(json.dumps(order.to_json(), sort_keys=True).encode())
-    with order.file.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
+    for path in [order.file] if order.public is None else [order.file, order.public]:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
     return digest.hexdigest()

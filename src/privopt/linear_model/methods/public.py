@@ -78,11 +78,11 @@ def _like(method: str, problem: Problem, noise_multiplier: float, rounds: int, l
 
 def _adadps(problem: Problem, side: Side, noise_multiplier: float, rounds: int) -> Chosen:
     longer = side.scaled_norm / problem.row_norm
-    like = _like("dp-gd", problem, noise_multiplier, rounds, longer)
+    like = _like("dp-sgd", problem, noise_multiplier, rounds, longer)
     return {
+        **like,
         "clip_bound": like["clip_bound"] * longer,
         "learning_rate": problem.settings.learning_rate or like["learning_rate"] / longer,
-        "release": average("last half"),
         **({"stability": side.stability} if side.scale is None else {}),
         "clean_sampling": poisson(min(1.0, BATCH / problem.size)),
     }

@@ -1,0 +1,57 @@
+"""Public examples: mean gradients of batches of examples that hide nothing, by plain autograd and without dropout."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset, TensorDataset, default_collate
+
+from privopt.nets.data import fingerprint
+from privopt.perexample.public import public_batches
+from privopt.perexample.torch import TorchOracle
+from privopt.perexample.torch.data import call, moved, rows_of, score
+
+BATCH = 64  # the mean gradient of more would tell less of how large gradients are
+
+
+class PublicExamples:
+    """(θ, round) → the mean gradient of a batch of public examples, through the model of the private ones.
+
+    Whoever makes one says that its examples are public: they are used without noise, and no event is recorded.
+    """
+
+    def __init__(self, oracle: TorchOracle, data: Dataset[Any], batch_size: int = BATCH) -> None:
+        self._oracle, self._data = oracle, data
+        self._batches = public_batches(len(data), batch_size)  # type: ignore[arg-type]  # map-style datasets have a length
+
+    @property
+    def epoch(self) -> int:
+        return len(self._batches)
+
+    def __call__(self, parameters: Tensor, round_: int) -> Tensor:
+        oracle = self._oracle
+        inputs, targets = moved(self._fetch(round_ % len(self._batches)), oracle.layout.device)
+        oracle.flat.assign(parameters)
+        modes = [(module, module.training) for module in oracle.model.modules()]
+        try:
+            oracle.model.eval()
+            with torch.enable_grad():
+                mean = score(oracle.loss, call(oracle.model, inputs), targets).mean()
+                parts = torch.autograd.grad(
+                    mean, list(oracle.layout.parameters.values()), allow_unused=True, materialize_grads=True
+                )
+        finally:
+            for module, mode in modes:
+                module.training = mode
+        return torch.cat([part.reshape(-1) for part in parts])
+
+    def _fetch(self, batch: int) -> Any:
+        rows = self._batches[batch]
+        if isinstance(self._data, TensorDataset):
+            return rows_of(tuple(self._data.tensors), torch.as_tensor(rows))
+        return default_collate([self._data[int(row)] for row in rows])
+
+
+def described(data: Dataset[Any]) -> str:
+    """How many examples there are, and a hash of them (of some of them, if they are not tensors): what was used is recognised."""
+    return f"the examples given as public: {len(data)} of them, sha256 {fingerprint(data, nn.Module(), '')[:16]}"  # type: ignore[arg-type]
