@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from privopt.measure.clips import Clip, l1, l2
+from privopt.measure.clips import Clip, automatic, l1, l2, per_layer
 from privopt.measure.measurement import Measurement
 from privopt.measure.mechanisms import Mechanism, gamma_norm, gaussian, laplace
 from privopt.measure.queries import Query, gradient, gradient_difference, preconditioned_gradient
@@ -44,7 +44,12 @@ QUERIES: dict[str, Query] = {
     "gradient_difference": gradient_difference(),
     "preconditioned_gradient": preconditioned_gradient(),
 }
-CLIPS: dict[str, Callable[[float], Clip]] = {"l1": l1, "l2": l2}
+CLIPS: dict[str, Callable[[float], Clip]] = {
+    "l1": l1,
+    "l2": l2,
+    "automatic": automatic,
+    "per_layer": lambda bound: per_layer({"": bound}),
+}
 MECHANISMS: dict[str, Callable[[float], Mechanism]] = {"gaussian": gaussian, "laplace": laplace, "gamma_norm": gamma_norm}
 
 UPDATES: dict[str, UpdateRule] = {

@@ -35,6 +35,8 @@ def numbers(width: Any = 64) -> st.SearchStrategy[float]:
 
 # ---------------------------------------------------------------- vectors that exist
 
+KEEPS = [name for name in CLIPS if name != "automatic"]  # clips that leave short vectors as they are
+
 
 @pytest.mark.parametrize("name", CLIPS)
 @given(st.data(), BOUNDS)
@@ -57,7 +59,9 @@ def test_removing_the_only_vector_leaves_an_empty_batch_whose_sum_is_zero(name: 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_vector_that_is_not_finite_is_absent(name: str, value: float) -> None:
     good = np.array([[0.1, 0.2], [0.0, -0.3]])
-    np.testing.assert_allclose(CLIPS[name](1.0).sum(Materialized(np.vstack([good, [value, 0.1]]))), good.sum(axis=0))
+    wanted = CLIPS[name](1.0).sum(Materialized(good))
+    np.testing.assert_allclose(CLIPS[name](1.0).sum(Materialized(np.vstack([good, [value, 0.1]]))), wanted)
+    assert name not in KEEPS or wanted == pytest.approx(good.sum(axis=0))
 
 
 @pytest.mark.parametrize("name", CLIPS)
@@ -68,7 +72,7 @@ def test_a_huge_vector_moves_the_sum_by_at_most_the_bound_and_warns_nobody(name:
     check_bounded(CLIPS[name](1.0), Materialized(np.vstack([good, [value, value]])), [Materialized(good)])
 
 
-@pytest.mark.parametrize("name", CLIPS)
+@pytest.mark.parametrize("name", KEEPS)
 def test_a_tiny_vector_is_not_scaled_up_and_warns_nobody(name: str) -> None:
     assert CLIPS[name](1.0).sum(Materialized(np.array([[5e-324, 0.0]])))[0] <= 5e-324
 
@@ -79,7 +83,7 @@ def test_under_a_zero_bound_every_sum_is_zero(name: str) -> None:
     np.testing.assert_array_equal(CLIPS[name](0.0).sum(vectors), [0.0, 0.0])
 
 
-@pytest.mark.parametrize("name", CLIPS)
+@pytest.mark.parametrize("name", KEEPS)
 def test_a_vector_inside_the_bound_is_left_as_it_is_and_one_outside_keeps_its_direction(name: str) -> None:
     clip = CLIPS[name](1.0)
     np.testing.assert_array_equal(clip.sum(Materialized(np.array([[0.3, -0.4]]))), [0.3, -0.4])

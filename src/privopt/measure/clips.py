@@ -5,14 +5,16 @@ example is added or removed. The bound may depend on what is already public, nev
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from array_api_compat import array_namespace
 
 from privopt.errors import CompositionError
-from privopt.perexample.grads import Array, PerExampleVectors
+from privopt.perexample.grads import Array, Layered, PerExampleVectors
 from privopt.trajectory import Trajectory
 
 
@@ -77,6 +79,91 @@ class l1:  # noqa: N801
 
 
 @dataclass(frozen=True)
+class automatic:  # noqa: N801
+    """Scale every vector to almost the same l2 norm: g · C/(‖g‖ + γ). Bu, Wang, Zha, Karypis: Automatic Clipping (AUTO-S).
+
+    The bound C and the learning rate are then one number, so there is one less to choose. γ is the `stability`: vectors that are
+    short beside it keep their proportions. **Guarantee** as `l2`: ‖g‖ · C/(‖g‖ + γ) < C.
+
+    >>> from privopt.perexample.grads import Materialized
+    >>> automatic(1.0, stability=1.0).sum(Materialized(np.array([[3.0, 0.0], [0.0, 1.0]])))
+    array([0.75, 0.5 ])
+    """
+
+    bound: float
+    stability: float = 0.01
+    order: ClassVar[Literal[1, 2]] = 2
+
+    def __post_init__(self) -> None:
+        _check(self.bound)
+        if not 0 < self.stability < math.inf:
+            raise CompositionError(f"automatic(…, stability={self.stability}): a vector of length 0 needs a finite number > 0.")
+
+    def at(self, trajectory: Trajectory) -> "automatic":
+        return self
+
+    def sum(self, grads: PerExampleVectors, weight: float = 1.0) -> Array:
+        def weights(norms: Any) -> Any:
+            return _of_finite(norms, self.bound / (norms + self.stability) * weight)
+
+        with np.errstate(all="ignore"):
+            return grads.fold(weights, self.order)
+
+
+@dataclass(frozen=True)
+class per_layer:  # noqa: N801
+    """Clip the parameters of each layer to an l2 bound of their own. A linear model is one layer, whose name is "".
+
+    `bounds` are by name: of a parameter ("0.weight"), or of a module ("0"), whose parameters are then clipped together; the
+    longest name that fits counts.
+
+    **Guarantee** as `l2`, with the bound √Σ C²ₖ: layers are different coordinates, and in those of layer k one example moves the
+    sum by at most Cₖ.
+
+    >>> per_layer({"encoder": 3.0, "head": 4.0}).bound
+    5.0
+    """
+
+    bounds: Mapping[str, float]
+    order: ClassVar[Literal[1, 2]] = 2
+
+    def __post_init__(self) -> None:
+        if not self.bounds:
+            raise CompositionError("per_layer({}): say a bound for each layer.")
+        for bound in self.bounds.values():
+            _check(bound)
+        object.__setattr__(self, "bounds", dict(self.bounds))
+
+    @property
+    def bound(self) -> float:
+        return math.hypot(*self.bounds.values())
+
+    def at(self, trajectory: Trajectory) -> "per_layer":
+        return self
+
+    def sum(self, grads: PerExampleVectors, weight: float = 1.0) -> Array:
+        def weights(norms: Mapping[str, Any]) -> dict[str, Any]:
+            layers = {name: self._layer(name) for name in norms}
+            if unused := set(self.bounds) - set(layers.values()):
+                raise CompositionError(f"per_layer has bounds for {sorted(unused)}, which are no layers: {sorted(norms)} are.")
+            lengths = {layer: _length([norms[name] for name in norms if layers[name] == layer]) for layer in self.bounds}
+            whole = _length(list(lengths.values()))  # a vector that is not finite in one layer is absent from all
+            inside = {layer: _inside(length, self.bounds[layer]) * weight for layer, length in lengths.items()}
+            return {name: _of_finite(whole, inside[layer]) for name, layer in layers.items()}
+
+        with np.errstate(all="ignore"):
+            if isinstance(grads, Layered):
+                return grads.fold_layers(weights, self.order)
+            return grads.fold(lambda norms: weights({"": norms})[""], self.order)
+
+    def _layer(self, name: str) -> str:
+        fitting = [layer for layer in self.bounds if not layer or name == layer or name.startswith(f"{layer}.")]
+        if not fitting:
+            raise CompositionError(f"per_layer has no bound for {name or 'a model of one layer'}. Give each layer one, by name.")
+        return max(fitting, key=len)
+
+
+@dataclass(frozen=True)
 class l2_moved:  # noqa: N801
     """Clip to `rate` × the distance between the two last iterates, but to no more than `most`: for differences of gradients.
 
@@ -108,8 +195,15 @@ class l2_moved:  # noqa: N801
         raise CompositionError("l2_moved bounds nothing before it is known how far the iterate moved: use .at(trajectory).")
 
 
+def as_clip(clip: float | Clip) -> Clip:
+    """A clip; a number is an l2 bound."""
+    if isinstance(clip, float | Real):
+        return l2(float(clip))
+    return clip
+
+
 def _check(bound: float) -> None:
-    if not 0 <= bound < math.inf:
+    if not isinstance(bound, Real) or not 0 <= bound < math.inf:
         raise CompositionError(f"a clip bound is a finite number ≥ 0, not {bound}.")
 
 
@@ -117,11 +211,29 @@ def _clipped_sum(grads: PerExampleVectors, order: int, bound: float, weight: flo
     """weight · Σ gᵢ · min(1, C/‖gᵢ‖). A vector that is not finite is absent."""
 
     def weights(norms: Any) -> Any:
-        inside = bound / norms.clip(bound) * weight  # 0/0, a zero vector under a zero bound, is NaN here
-        if bound > 0 and math.isfinite(float(norms.sum())):
-            return inside
-        xp = array_namespace(norms)
-        return xp.where(xp.isfinite(norms) & (bound > 0), inside, xp.zeros_like(norms))
+        return _of_finite(norms, _inside(norms, bound) * weight)
 
     with np.errstate(all="ignore"):  # a warning would tell something about the data
         return grads.fold(weights, order)
+
+
+def _inside(norms: Any, bound: float) -> Any:
+    """min(1, C/‖gᵢ‖); 0 under a zero bound."""
+    return bound / norms.clip(bound) if bound > 0 else norms * 0.0
+
+
+def _of_finite(norms: Any, weights: Any) -> Any:
+    """0 where a norm is not finite."""
+    if math.isfinite(float(norms.sum())):
+        return weights
+    xp = array_namespace(norms)
+    return xp.where(xp.isfinite(norms), weights, xp.zeros_like(norms))
+
+
+def _length(norms: list[Any]) -> Any:
+    """√Σ ‖gₖ‖², for each example. (Squares of tiny numbers would be 0, and those of huge ones infinite.)"""
+    xp = array_namespace(norms[0])
+    total = norms[0]
+    for other in norms[1:]:
+        total = xp.hypot(total, other)
+    return total

@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset, default_collate
 
 from privopt.errors import BudgetExceeded, InputError
 from privopt.measure import randomness
-from privopt.measure.clips import l2
+from privopt.measure.clips import Clip, as_clip, l2
 from privopt.measure.measurement import Measurement
 from privopt.measure.mechanisms import gaussian
 from privopt.measure.open_round import OpenRound
@@ -44,7 +44,7 @@ def make_private(
     batch_size: int,
     epochs: float | None = None,
     rounds: int | None = None,
-    clip_bound: float = 1.0,
+    clip_bound: float | Clip = 1.0,
     physical_batch_size: int | None = None,
     accountant: Accountant = "auto",
     ledger: Ledger | None = None,
@@ -84,7 +84,7 @@ class Private:
         data: Any,
         planned: Schedule,
         budget: Budget,
-        clip_bound: float,
+        clip_bound: float | Clip,
         chunk: int | None,
         accountant: Accountant,
         ledger: Ledger | None,
@@ -95,14 +95,16 @@ class Private:
         self._recorder, self._layout = Recorder(model), Layout(model)
         _check_optimizer(optimizer, self._layout)
         self._chunk = chunk or self._measured_chunk()
-        clip = [gradient() @ l2(clip_bound)]
+        clip = as_clip(clip_bound)
+        clip.sum(TorchGrads(self._layout, {}, 0))  # layers that do not fit the model are found here
 
         def measurement(noise: float) -> Measurement:
-            return Measurement(planned.sampler, clip, gaussian(noise))
+            return Measurement(planned.sampler, [gradient() @ clip], gaussian(noise))
 
         def event(noise: float) -> Any:
             return compose(measurement(noise).event(round_) for round_ in range(planned.rounds))
 
+        self._clip = clip
         self.noise_multiplier = calibrate(event, budget, accountant=accountant)
         self._measurement = measurement(self.noise_multiplier)
         self._events = [self._measurement.event(round_) for round_ in range(planned.rounds)]
@@ -111,7 +113,7 @@ class Private:
         self._rng, self._seeded = randomness.generator(seed), seed is not None
         self._dropout = Dropout.drawn(self._rng)
         self._began = randomness.state(self._rng)  # the generator when this round began
-        self._settings = repr((planned, budget, clip_bound, accountant, self.noise_multiplier))
+        self._settings = repr((planned, budget, clip, accountant, self.noise_multiplier))
         self._content: str | None = None
         self._resumed: dict[str, Any] | None = None
         self._open: OpenRound | None = None
@@ -188,7 +190,7 @@ class Private:
                 "rounds": self.rounds,
                 "batch size": self._planned.phrase(),
                 "noise multiplier": self.noise_multiplier,
-                "clip bound": self._measurement.bound,
+                "clip bound": self._measurement.bound if isinstance(self._clip, l2) else str(self._clip),
                 "optimizer": type(self.optimizer).__name__,
             },
         )

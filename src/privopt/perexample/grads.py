@@ -6,7 +6,7 @@ are made of has to exist as an array. Arrays are NumPy's for linear models and t
 
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,15 @@ class PerExampleVectors(Protocol):
 
     def fold(self, rule: Rule, order: int) -> Array:
         """Σ wᵢ gᵢ with weights that are a rule of the norms: what a clip asks for, in one pass over the examples."""
+        ...
+
+
+@runtime_checkable
+class Layered(Protocol):
+    """Vectors whose coordinates belong to named layers: the parameters of a network."""
+
+    def fold_layers(self, rule: Callable[[dict[str, Any]], dict[str, Any]], order: int) -> Array:
+        """Σ wᵢ gᵢ, where weights are by layer and a rule of the norms by layer; in one pass over the examples."""
         ...
 
 

@@ -7,7 +7,7 @@ Symbols: λ -> ceiling, ν -> stability, β₁ -> first_decay, β₂ -> second_d
 
 import math
 
-from privopt.measure.clips import l2
+from privopt.measure.clips import Clip, as_clip
 from privopt.measure.measurement import Measurement
 from privopt.measure.mechanisms import gaussian
 from privopt.measure.queries import gradient
@@ -23,7 +23,7 @@ def dp_adam(
     *,
     rounds: int,
     noise_multiplier: float,
-    clip_bound: float,
+    clip_bound: float | Clip,
     learning_rate: float | Schedule,
     sampling: Sampler = full_batch(),  # noqa: B008  # frozen
     first_decay: float = 0.9,
@@ -38,6 +38,6 @@ def dp_adam(
 
     **Guarantee** As `dp_sgd`: the same measurement, and m and v are computed from its answers.
     """
-    measurement = Measurement(sampling, [gradient() @ l2(clip_bound)], gaussian(noise_multiplier))
+    measurement = Measurement(sampling, [gradient() @ as_clip(clip_bound)], gaussian(noise_multiplier))
     update = adam(learning_rate, first_decay, second_decay, stability, ceiling, bias_correction)
     return Recipe(rounds, always(measurement), update, release, regularizer)

@@ -6,7 +6,7 @@ Zhou, Chen, Hong, Wu, Banerjee, Private Stochastic Non-Convex Optimization, Algo
 
 import math
 
-from privopt.measure.clips import l2
+from privopt.measure.clips import Clip, as_clip
 from privopt.measure.measurement import Measurement
 from privopt.measure.mechanisms import gaussian
 from privopt.measure.queries import gradient
@@ -22,7 +22,7 @@ def dp_rmsprop(
     *,
     rounds: int,
     noise_multiplier: float,
-    clip_bound: float,
+    clip_bound: float | Clip,
     learning_rate: float | Schedule,
     sampling: Sampler = full_batch(),  # noqa: B008  # frozen
     decay: float = 0.99,
@@ -35,6 +35,6 @@ def dp_rmsprop(
 
     **Guarantee** As `dp_sgd`: the same measurement, and v is computed from its answers.
     """
-    measurement = Measurement(sampling, [gradient() @ l2(clip_bound)], gaussian(noise_multiplier))
+    measurement = Measurement(sampling, [gradient() @ as_clip(clip_bound)], gaussian(noise_multiplier))
     update = rmsprop(learning_rate, decay, stability, ceiling)
     return Recipe(rounds, always(measurement), update, release, regularizer)

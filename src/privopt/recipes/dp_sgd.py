@@ -4,7 +4,7 @@ Zhou, Chen, Hong, Wu, Banerjee, Private Stochastic Non-Convex Optimization, Algo
 Symbols: G -> clip_bound, σ -> noise_multiplier × clip_bound / n, η -> learning_rate, T -> rounds
 """
 
-from privopt.measure.clips import l2
+from privopt.measure.clips import Clip, as_clip
 from privopt.measure.measurement import Measurement
 from privopt.measure.mechanisms import gaussian
 from privopt.measure.queries import gradient
@@ -20,7 +20,7 @@ def dp_gd(
     *,
     rounds: int,
     noise_multiplier: float,
-    clip_bound: float,
+    clip_bound: float | Clip,
     learning_rate: float | Schedule,
     release: ReleaseRule = last(),  # noqa: B008  # frozen
     regularizer: Regularizer | None = None,
@@ -40,7 +40,7 @@ def dp_sgd(
     *,
     rounds: int,
     noise_multiplier: float,
-    clip_bound: float,
+    clip_bound: float | Clip,
     learning_rate: float | Schedule,
     sampling: Sampler = full_batch(),  # noqa: B008  # frozen
     momentum_decay: float = 0.0,
@@ -49,12 +49,13 @@ def dp_sgd(
 ) -> Recipe:
     """θ ← θ − η g̃, where g̃ is the noisy mean of clipped gradients (or its running sum, with momentum).
 
-    **Guarantee** Query: the sum of per-example gradients, each clipped to l2 norm C, so one example moves it by at most C.
-    Noise N(0, (zC)² I). Event: `rounds` × sampling(Gaussian(z)). The update sees only g̃.
+    **Guarantee** Query: the sum of per-example gradients, each clipped to l2 norm C (`clip_bound`: a number, or a clip with this
+    bound), so one example moves it by at most C. Noise N(0, (zC)² I). Event: `rounds` × sampling(Gaussian(z)). The update sees
+    only g̃.
 
     >>> dp_sgd(rounds=3, noise_multiplier=2.0, clip_bound=1.0, learning_rate=0.1).planned_event()
     SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=2.0), count=3)
     """
-    measurement = Measurement(sampling, [gradient() @ l2(clip_bound)], gaussian(noise_multiplier))
+    measurement = Measurement(sampling, [gradient() @ as_clip(clip_bound)], gaussian(noise_multiplier))
     update = momentum(learning_rate, momentum_decay) if momentum_decay else sgd(learning_rate)
     return Recipe(rounds, always(measurement), update, release, regularizer)

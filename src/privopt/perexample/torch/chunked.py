@@ -12,7 +12,7 @@ from torch import Tensor
 
 from privopt.perexample.torch.draws import Draws, begin
 from privopt.perexample.torch.flat import Layout
-from privopt.perexample.torch.grads import Rule, TorchGrads
+from privopt.perexample.torch.grads import LayerRule, Rule, TorchGrads
 
 
 class ChunkedGrads:
@@ -59,6 +59,13 @@ class ChunkedGrads:
         total = self._total(out)
         for span in self._spans():
             self.part(*span).fold(rule, order, total)
+        return total
+
+    def fold_layers(self, rule: LayerRule, order: int = 2, out: Tensor | None = None) -> Tensor:
+        """The same, with norms and weights by parameter."""
+        total = self._total(out)
+        for span in self._spans():
+            self.part(*span).fold_layers(rule, order, total)
         return total
 
     def minus(self, other: "ChunkedGrads", weight: float = 1.0) -> "ChunkedGrads":

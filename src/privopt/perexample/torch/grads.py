@@ -20,6 +20,7 @@ DOUBTFUL = 1e-2  # of the largest possible squared norm: below it the shifted ve
 
 
 Rule = Callable[[Tensor], Tensor]  # norms → weights
+LayerRule = Callable[[dict[str, Tensor]], dict[str, Tensor]]  # the same, by parameter
 
 
 def clip_weights(bound: float) -> Rule:
@@ -66,6 +67,8 @@ class TorchGrads:
         """The norm of each example's gradient of each parameter, for clips that bound each on its own."""
         with exact(self._layout.device):
             found = {name: self._powers(name, order) for name in self._names()}
+            total = torch.stack(list(found.values())).sum(0) if found else self._zeros()
+            self._norms[order] = total.sqrt() if order == 2 else total
             powers = {name: found.get(name, self._zeros()) for name in self._layout.slices}
             return {name: power.sqrt() if order == 2 else power for name, power in powers.items()}
 
@@ -95,6 +98,10 @@ class TorchGrads:
     def fold(self, rule: Rule, order: int = 2, out: Tensor | None = None) -> Tensor:
         """Σ wᵢ gᵢ with weights that are a rule of the norms: what a clip is."""
         return self.weighted_sum(rule(self.norms(order)), out)
+
+    def fold_layers(self, rule: LayerRule, order: int = 2, out: Tensor | None = None) -> Tensor:
+        """The same, with norms and weights by parameter."""
+        return self.weighted_sum(rule(self.layer_norms(order)), out)
 
     def minus(self, other: "TorchGrads", weight: float = 1.0) -> "TorchGrads":
         """gᵢ − weight · g′ᵢ for the same examples at another point; exact also when the points are close."""

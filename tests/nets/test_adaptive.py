@@ -1,0 +1,116 @@
+"""DP-AdamBC, DP²-RMSProp and SAGD on networks: they run, pay what they plan and learn, or are refused at the start."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from privopt import Budget
+from privopt.errors import InputError
+from privopt.nets import fit
+from privopt.privacy.events import GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent, atoms
+
+SIZE = 1200
+_GENERATOR = torch.Generator().manual_seed(0)
+X = torch.randn(SIZE, 4, generator=_GENERATOR)
+Y = (X[:, 0] * X[:, 1] > 0).long()  # no linear model can
+BUDGET = Budget(8.0, 1e-5)
+
+
+def net() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 2))
+
+
+def accuracy(model: nn.Module, inputs: Tensor = X) -> float:
+    with torch.no_grad():
+        return float((model(inputs).argmax(1) == Y).float().mean())
+
+
+METHODS: dict[str, dict[str, Any]] = {
+    "dp-adam-bc": {"learning_rate": 0.02},
+    "dp2-rmsprop": {"learning_rate": 1.0, "options": {"phase": 10, "stability": 0.05, "preconditioned_learning_rate": 0.3}},
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_it_learns_on_poisson_batches_and_pays_for_them(method: str) -> None:
+    fitted = fit(
+        net(), nn.CrossEntropyLoss(), (X, Y), budget=BUDGET, method=method, batch_size=300, rounds=200, seed=0, **METHODS[method]
+    )
+    sampled = [(part, count) for part, count in atoms(fitted.privacy.statement.event)]
+    assert [(type(part), type(part.event), part.sampling_probability, count) for part, count in sampled] == [
+        (PoissonSampledDpEvent, GaussianDpEvent, 0.25, 200)
+    ]
+    assert 0.99 * BUDGET.epsilon < fitted.privacy.statement.epsilon <= BUDGET.epsilon
+    assert accuracy(fitted.model) > 0.85
+
+
+def test_dp_adam_bc_is_told_the_batch_size_by_fit_and_has_a_default_rate() -> None:
+    given, told = (
+        fit(
+            net(),
+            nn.CrossEntropyLoss(),
+            (X, Y),
+            budget=BUDGET,
+            method="dp-adam-bc",
+            batch_size=300,
+            rounds=5,
+            seed=0,
+            options=options,
+        )
+        for options in ({}, {"floor": 0.3})
+    )
+    for one, other in zip(given.model.parameters(), told.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    with pytest.raises(InputError, match="no option expected_batch_size"):
+        fit(
+            net(),
+            nn.CrossEntropyLoss(),
+            (X, Y),
+            budget=BUDGET,
+            method="dp-adam-bc",
+            batch_size=300,
+            rounds=5,
+            options={"expected_batch_size": 7},
+        )
+
+
+@pytest.mark.parametrize("delta", [1e-5, 0.0])
+def test_sagd_lap_runs_on_all_examples_also_without_delta(delta: float) -> None:
+    start = net()
+    fitted = fit(
+        copy.deepcopy(start),
+        nn.CrossEntropyLoss(),
+        (X, Y),
+        budget=Budget(500.0, delta),  # there is little to learn below
+        method="sagd-lap",
+        batch_size=SIZE,
+        rounds=60,
+        clip_bound=4.0,
+        learning_rate=0.02,
+        seed=0,
+    )
+    assert [(type(part), count) for part, count in atoms(fitted.privacy.statement.event)] == [(LaplaceDpEvent, 60)]
+    assert fitted.privacy.statement.epsilon <= 500
+    assert accuracy(fitted.model) > accuracy(start) + 0.2
+
+
+def test_what_is_not_defined_for_networks_is_refused_at_the_start() -> None:
+    common: dict[str, Any] = {"budget": BUDGET, "rounds": 5, "learning_rate": 0.1}
+    with pytest.raises(InputError, match="sagd-lap uses every example"):
+        fit(net(), nn.CrossEntropyLoss(), (X, Y), method="sagd-lap", batch_size=100, **common)
+    with pytest.raises(InputError, match=r"cut of the rows.*not for networks"):
+        fit(net(), nn.CrossEntropyLoss(), (X, Y), method="sagd-minibatch", batch_size=100, **common)
+    with pytest.raises(InputError, match="delta is 0"):
+        fit(
+            net(),
+            nn.CrossEntropyLoss(),
+            (X, Y),
+            method="dp2-rmsprop",
+            batch_size=100,
+            **{**common, "budget": Budget(1.0)},
+            options={"phase": 2},
+        )

@@ -1,0 +1,198 @@
+"""Clips by layer and automatic clips: law 1 on networks, whole and in chunks, and training with them."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from privopt import Budget, Ledger, run
+from privopt.errors import CompositionError
+from privopt.measure.clips import Clip, automatic, l1, l2, per_layer
+from privopt.measure.randomness import generator
+from privopt.nets import fit, make_private
+from privopt.perexample.design import Design, Frame
+from privopt.perexample.linear import LinearOracle
+from privopt.perexample.losses import Logistic
+from privopt.perexample.torch import TorchGrads, TorchOracle
+from privopt.recipes import dp_sgd
+from tests.perexample.torch.alone import one_at_a_time
+
+BUDGET = Budget(3.0, 1e-5)
+BOUNDS = {"0": 0.3, "2.weight": 0.2, "2": 0.1}  # a module, a parameter, and what is left of its module
+CLIPS: list[Clip] = [automatic(0.5), automatic(0.5, stability=3.0), per_layer(BOUNDS), per_layer({"": 0.5})]
+
+
+def data(size: int = 12) -> tuple[Tensor, Tensor]:
+    x = 2 * torch.randn(size, 5, generator=torch.Generator().manual_seed(0))
+    return x, (x[:, 0] > 0).long()
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
+def entropy(output: Tensor, targets: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(output, targets.long(), reduction="none")
+
+
+def oracle(inputs: Tensor, targets: Tensor, chunk: int | None = None) -> TorchOracle:
+    return TorchOracle(network(), nn.CrossEntropyLoss(), inputs, targets, chunk=chunk)
+
+
+def by_hand(clip: Clip, vectors: Tensor) -> Tensor:
+    """One example and one layer at a time, in double precision."""
+    if isinstance(clip, automatic):
+        return (vectors * clip.bound / (vectors.norm(dim=1, keepdim=True) + clip.stability)).sum(0)
+    groups = {"": [slice(0, 34)]} if clip == per_layer({"": 0.5}) else {"0": [slice(0, 24)], "2.weight": [slice(24, 32)]}
+    if len(groups) > 1:
+        groups["2"] = [slice(32, 34)]
+    total = torch.zeros(34, dtype=torch.float64)
+    assert isinstance(clip, per_layer)
+    for layer, (where,) in groups.items():
+        part = vectors[:, where]
+        total[where] = (part * torch.clamp(clip.bounds[layer] / part.norm(dim=1, keepdim=True), max=1)).sum(0)
+    return total
+
+
+@pytest.mark.parametrize("chunk", [None, 1, 5, 100])
+@pytest.mark.parametrize("clip", CLIPS, ids=str)
+def test_sums_are_those_of_each_example_clipped_alone(clip: Clip, chunk: int | None) -> None:
+    x, y = data()
+    wanted = by_hand(clip, one_at_a_time(network(), x, y, entropy))
+    found = clip.sum(oracle(x, y, chunk)(None, None), 0.25)
+    torch.testing.assert_close(found.double(), 0.25 * wanted, rtol=1e-5, atol=1e-7)
+
+
+def moves(clip: Clip, chunk: int | None, scale: float) -> list[Tensor]:
+    """How far each example moves the sum."""
+    x, y = data()
+    asked = oracle(scale * x, y, chunk)
+    total = clip.sum(asked(None, None)).double()
+    return [total - clip.sum(asked(None, np.delete(np.arange(12), row))).double() for row in range(12)]
+
+
+@pytest.mark.parametrize("chunk", [None, 5])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4, 1e30, math.nan])
+@pytest.mark.parametrize("clip", CLIPS, ids=str)
+def test_removing_one_example_moves_the_sum_by_at_most_the_bound(clip: Clip, scale: float, chunk: int | None) -> None:
+    for moved in moves(clip, chunk, scale):
+        assert bool(moved.isfinite().all())
+        assert float(moved.norm()) <= clip.bound * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_removing_one_example_moves_each_layer_by_at_most_its_own_bound(scale: float) -> None:
+    for moved in moves(per_layer(BOUNDS), None, scale):
+        assert float(moved[:24].norm()) <= 0.3 * (1 + 1e-5)
+        assert float(moved[24:32].norm()) <= 0.2 * (1 + 1e-5)
+        assert float(moved[32:].norm()) <= 0.1 * (1 + 1e-5)
+
+
+class understated(per_layer):  # noqa: N801
+    """States the largest of its bounds."""
+
+    @property
+    def bound(self) -> float:
+        return max(self.bounds.values())
+
+
+def test_a_bound_that_forgets_layers_is_found() -> None:
+    """This data set has an example that is clipped in every layer, so the law above fails for a clip that states too little."""
+    clip = understated({name: bound / 10 for name, bound in BOUNDS.items()})
+    assert max(float(moved.norm()) for moved in moves(clip, None, 1.0)) > clip.bound * 1.1
+
+
+@pytest.mark.parametrize("clip", CLIPS, ids=str)
+def test_an_example_that_is_not_finite_in_one_layer_is_absent_from_all(clip: Clip) -> None:
+    x, y = data()
+    x[3] = 0.0
+    x[3, 0] = 1e38  # the first layer's gradient overflows, the second's does not
+    model = network()
+    assert isinstance(model, nn.Sequential)
+    with torch.no_grad():
+        model[0].weight.mul_(0)  # type: ignore[operator]
+        model[2].weight.mul_(1e5)  # type: ignore[operator]
+    asked = TorchOracle(model, nn.CrossEntropyLoss(), x, y)
+    grads = asked(None, None)
+    assert isinstance(grads, TorchGrads)
+    norms = grads.layer_norms()
+    assert not norms["0.weight"][3].isfinite()
+    assert norms["2.bias"][3].isfinite()
+    without = clip.sum(asked(None, np.delete(np.arange(12), 3)))
+    torch.testing.assert_close(clip.sum(asked(None, None)), without)
+
+
+def test_automatic_clips_leave_directions_and_make_lengths_alike() -> None:
+    x, y = data()
+    asked = oracle(x, y)
+    plain = asked(None, np.array([4])).weighted_sum(torch.ones(1))
+    scaled = automatic(0.5).sum(asked(None, np.array([4])))
+    assert float(scaled.norm()) == pytest.approx(0.5 * float(plain.norm()) / (float(plain.norm()) + 0.01), rel=1e-5)
+    torch.testing.assert_close(scaled / scaled.norm(), plain / plain.norm())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: automatic(1.0, stability=0.0), "stability=0"),
+        (lambda: automatic(-1.0), "finite number"),
+        (lambda: per_layer({}), "a bound for each layer"),
+        (lambda: per_layer({"0": 1.0, "2": math.inf}), "finite number"),
+        (
+            lambda: l2(automatic(1.0)),  # type: ignore[arg-type]
+            "a clip bound is a finite number",
+        ),
+        (lambda: dp_sgd(rounds=1, noise_multiplier=1.0, clip_bound=l1(1.0), learning_rate=0.1), "hides an l2 change"),
+    ],
+)
+def test_clips_that_bound_nothing_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(CompositionError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("bounds", "message"),
+    [
+        ({"0": 1.0}, r"no bound for 2\.weight"),
+        ({"0": 1.0, "2": 1.0, "3": 1.0}, r"\['3'\], which are no layers"),
+        ({"0": 1.0, "2": 1.0, "0.weigh": 1.0}, "which are no layers"),
+    ],
+)
+def test_layers_that_do_not_fit_the_model_are_refused_before_anything_is_paid(bounds: dict[str, float], message: str) -> None:
+    ledger = Ledger()
+    x, y = data(60)
+    settings: dict[str, Any] = {"budget": BUDGET, "rounds": 2, "batch_size": 20, "ledger": ledger}
+    with pytest.raises(CompositionError, match=message):
+        fit(network(), nn.CrossEntropyLoss(), (x, y), clip_bound=per_layer(bounds), **settings)
+    model = network()
+    with pytest.raises(CompositionError, match=message):
+        make_private(model, torch.optim.SGD(model.parameters(), 0.1), (x, y), clip_bound=per_layer(bounds), **settings)
+    assert ledger.entries == ()
+
+
+@pytest.mark.parametrize("clip", [automatic(1.0), per_layer({"0": 1.0, "2": 0.5})], ids=str)
+def test_networks_are_trained_with_any_clip(clip: Clip) -> None:
+    x, y = data(2000)
+    settings: dict[str, Any] = {"budget": BUDGET, "rounds": 40, "batch_size": 400, "clip_bound": clip, "seed": 0}
+    result = fit(network(), nn.CrossEntropyLoss(), (x, y), learning_rate=0.05, **settings)
+    assert float((result.model(x).argmax(1) == y).float().mean()) > 0.85
+    assert str(clip) in str(result.privacy.statement.settings["clip bound"])
+    model = network()
+    private = make_private(model, torch.optim.Adam(model.parameters(), 0.05), (x, y), **settings)
+    for inputs, targets in private.loader:
+        private.step(lambda inputs=inputs, targets=targets: entropy(model(inputs), targets))  # type: ignore[misc]
+    assert float((model(x).argmax(1) == y).float().mean()) > 0.85
+
+
+@pytest.mark.parametrize("clip", [automatic(1.0), per_layer({"": 1.0})], ids=str)
+def test_linear_models_are_trained_with_any_clip(clip: Clip) -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((2000, 3))
+    labels = (rows[:, 0] > 0).astype(float)
+    recipe = dp_sgd(rounds=50, noise_multiplier=5.0, clip_bound=clip, learning_rate=0.5)
+    found = run(recipe, LinearOracle(Design(rows, Frame()), labels, Logistic()), np.zeros(4), rng=generator(0)).parameters
+    assert np.mean((rows @ found[:3] + found[3] > 0) == labels) > 0.9
