@@ -181,6 +181,15 @@ def test_removing_one_row_that_was_scaled_by_a_public_diagonal_moves_the_sum_by_
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "csr"])
 @pytest.mark.parametrize("name", CLIPS)
+def test_huge_rows_in_columns_that_a_diagonal_wipes_out_do_not_overflow(name: str, sparse: bool) -> None:
+    rows = np.array([[-1.7e308, 0.0], [-1.7e308, 0.0], [-1.7e308, 0.0], [0.5, 1.0]])
+    table = Table(rows, np.zeros(4), Frame(intercept=0.0), sparse, LOSSES["Logistic"], np.zeros(2))
+    diagonal = np.array([0.0, 1.0])
+    check_bounded(CLIPS[name](1.0), table.grads().scaled(diagonal), [table.without(0).grads().scaled(diagonal)])
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "csr"])
+@pytest.mark.parametrize("name", CLIPS)
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_row_that_is_not_finite_is_absent(name: str, sparse: bool, value: float) -> None:
     rows = np.array([[0.5, 1.0], [value, 0.0], [0.0, 2.0]])

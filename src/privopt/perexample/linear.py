@@ -15,6 +15,7 @@ from privopt.perexample.grads import Rows, Rule, Vector
 from privopt.perexample.losses import Loss
 
 ROUNDING = 1e-12  # of the largest possible squared norm: how far a shifted one, whose parts may cancel, is rounded up
+HUGE = 1e150  # a gradient this long is absent: sums are taken before the diagonal, and must not overflow where that is small
 
 
 class LinearGrads:
@@ -79,17 +80,16 @@ class LinearGrads:
     def _own_norms(self, order: int) -> Vector:
         """Norms of D ⊙ (residual ⊗ row)."""
         residuals = self._residuals
-        if self._diagonal is not None:
-            rows = self._batch.scaled_norms(self._shaped(self._diagonal), order)  # of D ⊙ row, for each output
-            if residuals.ndim == 1:
-                return np.abs(residuals) * rows
-            parts = np.abs(residuals) * rows
-            return np.linalg.norm(parts, ord=order, axis=1)
         if residuals.ndim == 1:
             sizes = np.abs(residuals)
         else:
             sizes = np.sqrt(np.einsum("ij,ij->i", residuals, residuals)) if order == 2 else np.abs(residuals).sum(axis=1)
-        return sizes * self._batch.norms(order)
+        plain = sizes * self._batch.norms(order)
+        if self._diagonal is None:
+            return plain
+        parts = np.abs(residuals) * self._batch.scaled_norms(self._shaped(self._diagonal), order)  # of D ⊙ row, for each output
+        own = parts if parts.ndim == 1 else np.linalg.norm(parts, ord=order, axis=1)
+        return np.where(plain < HUGE, own, np.inf)
 
 
 class LinearOracle:
