@@ -1,5 +1,6 @@
 """Networks: private training of any PyTorch model."""
 
+from privopt.measure.clips import automatic, per_layer
 from privopt.nets.fit import Fitted, fit
 from privopt.nets.make_private import Private, make_private
 from privopt.perexample.torch import UnsupportedLayer, clipped_sum, per_example_norms, replace_batchnorm
@@ -8,9 +9,11 @@ __all__ = [
     "Fitted",
     "Private",
     "UnsupportedLayer",
+    "automatic",
     "clipped_sum",
     "fit",
     "make_private",
     "per_example_norms",
+    "per_layer",
     "replace_batchnorm",
 ]
