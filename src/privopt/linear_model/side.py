@@ -1,7 +1,7 @@
 """What is known beside the private rows: public rows, or a scale of the columns. Made before training, in the same frame.
 
-A scale is the typical size E|x| of each column (frequencies of words, for instance), declared by the user as a vector, or
-`"frequency"`: then it is measured on the private rows, with noise, and paid from the budget.
+A scale is how large the gradient of each column's coefficient typically is, up to a factor, declared by the user as a vector; or
+`"frequency"`: then E|x| is measured on the private rows, with noise, paid from the budget, and its root is the scale.
 """
 
 import hashlib
@@ -128,7 +128,8 @@ def _by_scale(
     given, declared, paid = settings.options["scale"], list[str](), list[str]()
     if isinstance(given, str):
         noise = share_of(alone, FREQUENCY_SHARE, 1)
-        scale = survey.column_sizes(design, bound=scales.row_norm, noise_multiplier=noise, spending=spending, rng=rng)
+        sizes = survey.column_sizes(design, bound=scales.row_norm, noise_multiplier=noise, spending=spending, rng=rng)
+        scale = np.sqrt(sizes)  # of an indicator, the root mean square
         paid.append("how large the entries of each column are (how frequent, for words)")
     else:
         scale = _of_columns(given, int(matrix.shape[1])) / (1.0 if frame.scale is None else frame.scale)
