@@ -61,7 +61,7 @@ class Checkpoint:
 
     def save(self, progress: Progress) -> None:
         """Replace what was saved before."""
-        arrays = {f"{part}.{name}": np.asarray(value) for part, state in progress.parts.items() for name, value in state.items()}
+        arrays = {f"{part}.{name}": _array(value) for part, state in progress.parts.items() for name, value in state.items()}
         meta = {"round": progress.round_, "paid": progress.paid, "generator": randomness.state(progress.rng)}
         buffer = BytesIO()
         np.savez(buffer, allow_pickle=False, meta=np.array(json.dumps(meta)), **arrays)
@@ -88,6 +88,10 @@ class Checkpoint:
     def remove(self) -> None:
         """The run has ended: nobody needs its randomness any more."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _array(value: Any) -> Any:
+    return np.asarray(value.cpu() if hasattr(value, "cpu") else value)  # a tensor may be on another device
 
 
 def _sealed(content: bytes) -> bytes:

@@ -73,6 +73,7 @@ def run(
         memory, kept, side, carry, belief = (
             _like(parameters, saved.parts.get(part, {})) for part in ("memory", "kept", "side", "carry", "belief")
         )
+    del parameters  # large, perhaps, and needed no more
     rounds = recipe.release.rounds(kept, recipe.rounds)
     events = recipe.events(rounds)
     accountable(compose(events))

@@ -227,8 +227,7 @@ def trained(
 
     with training(oracle.model), Draws(oracle.layout.device).again():
         try:
-            start = oracle.flat.vector.clone()
-            result = run(recipe, repeatable, start, spending=spending, rng=rng, checkpoint=checkpoint, progress=told)
+            result = run(recipe, repeatable, oracle.flat.vector, spending=spending, rng=rng, checkpoint=checkpoint, progress=told)
             oracle.flat.assign(result.parameters)
         finally:
             oracle.flat.release()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from privopt.perexample.torch import per_example
-from privopt.perexample.torch.data import call, score
+from privopt.perexample.torch.data import call, moved, score
 
 
 def public_loss(model: nn.Module, loss: Callable[..., Tensor], inputs: Any, targets: Any) -> float:
@@ -20,6 +20,8 @@ def public_loss(model: nn.Module, loss: Callable[..., Tensor], inputs: Any, targ
     try:
         model.eval()
         with torch.no_grad():
+            device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+            inputs, targets = moved((inputs, targets), device)
             return float(score(per_example(loss), call(model, inputs), targets).mean())
     finally:
         for module, mode in modes:

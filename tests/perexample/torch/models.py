@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.utils.checkpoint import checkpoint
 
 LENGTHS = 7
 
@@ -114,6 +115,33 @@ class Vision(nn.Module):
         return self.inner(self.act(y)) * self.gate
 
 
+class Lists(nn.Module):
+    """Bare parameters in lists and dicts, which have no code of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.matrices = nn.ParameterList([nn.Parameter(torch.randn(4, 4)) for _ in range(2)])
+        self.offsets = nn.ParameterDict({"a": nn.Parameter(torch.randn(4)), "b": nn.Parameter(torch.randn(4))})
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for matrix, offset in zip(self.matrices, self.offsets.values(), strict=True):
+            x = torch.tanh(x @ matrix + offset)
+        return self.head(x)
+
+
+class Recomputed(nn.Module):
+    """Layers whose activations are computed again in the backward pass."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.first, self.inner, self.last = nn.Linear(4, 4), inner, nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = checkpoint(self.inner, self.first(x), use_reentrant=False)
+        return self.last(inner[0] if isinstance(inner, tuple) else inner)
+
+
 class Tied(nn.Module):
     """A table that is also the output layer."""
 
@@ -164,6 +192,12 @@ def old_weight_norm() -> nn.Module:
 
 
 TRUE_FALSE = (True, False)
+RECOMPUTED: dict[str, Callable[[], nn.Module]] = {
+    "linear": lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 4)),
+    "LSTM": lambda: nn.LSTM(4, 4, batch_first=True),
+    "attention": lambda: nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True),
+    "bare parameters": Scale,
+}
 MODELS: dict[str, tuple[Callable[..., nn.Module], Callable[[int], Any]]] = {
     "linear": (lambda: nn.Linear(5, 3), lambda n: normal(n, 5)),
     "mlp, in-place": (lambda: nn.Sequential(nn.Linear(5, 4), nn.ReLU(inplace=True), nn.Linear(4, 3)), lambda n: normal(n, 5)),
@@ -253,6 +287,19 @@ MODELS: dict[str, tuple[Callable[..., nn.Module], Callable[[int], Any]]] = {
     "bare parameters in bare parameters": (
         lambda: nn.Sequential(nn.Linear(4, 4), Vision(), Scale(), nn.Flatten(), nn.Linear(32, 2)),
         lambda n: normal(n, 7, 4),
+    ),
+    "bare parameters in lists": (Lists, lambda n: normal(n, 7, 4)),
+    **{
+        f"recomputed: {name}": (lambda inner=inner: Recomputed(inner()), lambda n: normal(n, 7, 4))
+        for name, inner in RECOMPUTED.items()
+    },
+    "instance norm, 1 dimension": (
+        lambda: nn.Sequential(nn.Conv1d(3, 4, 3), nn.InstanceNorm1d(4, affine=True)),
+        lambda n: normal(n, 3, 7),
+    ),
+    "instance norm, 3 dimensions": (
+        lambda: nn.Sequential(nn.Conv3d(2, 4, 2), nn.InstanceNorm3d(4, affine=True)),
+        lambda n: normal(n, 2, 3, 4, 3),
     ),
     "other layer: PReLU": (lambda: nn.Sequential(nn.Linear(5, 4), nn.PReLU(4), nn.Linear(4, 4)), lambda n: normal(n, 5)),
     "other layer: Bilinear": (lambda: Uses(lambda m, x: m[0](x, 2 * x), nn.Bilinear(4, 4, 3)), lambda n: normal(n, 4)),

@@ -9,9 +9,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from privopt.perexample.torch import per_example_gradients
+from privopt.perexample.torch import clip_weights, per_example_gradients
+from privopt.perexample.torch.data import rows_of
 from privopt.perexample.torch.factors import outer
-from tests.perexample.torch.alone import assert_exact, assert_grads, one_at_a_time, squared, targets_for
+from tests.perexample.torch.alone import assert_close, assert_exact, assert_grads, doubled, one_at_a_time, squared, targets_for
 from tests.perexample.torch.models import MODELS, Uses, ids, normal
 
 CONVOLUTIONS: dict[int, tuple[Callable[..., nn.Module], Callable[..., nn.Module]]] = {
@@ -54,6 +55,22 @@ def test_derived_vectors_equal_those_of_each_example_alone(name: str) -> None:
     change = grads.minus(per_example_gradients(model, squared, data, targets), 0.7)
     assert_grads(change, wanted - 0.7 * before, 1e-4)
     assert_grads(change.scaled(diagonal), (wanted - 0.7 * before) * diagonal, 1e-4)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_differences_of_points_that_are_a_millionth_apart_are_exact(name: str) -> None:
+    torch.manual_seed(0)
+    make, inputs = MODELS[name]
+    model, data = make().double(), doubled(inputs(3))
+    targets = targets_for(model, data)
+    here, first = one_at_a_time(model, data, targets), per_example_gradients(model, squared, data, targets)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1e-6 * torch.randn_like(parameter) * parameter.requires_grad)
+    there, second = one_at_a_time(model, data, targets), per_example_gradients(model, squared, data, targets)
+    change = first.minus(second)
+    assert_close(change.norms()[:, None], (here - there).norm(dim=1)[:, None], 1e-6)
+    assert_close(change.weighted_sum(torch.ones(3))[None], (here - there).sum(0)[None], 1e-6)
 
 
 def test_every_way_to_take_norms_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,6 +165,67 @@ def test_attention_of_any_shape(examples: int, time: int, heads: int, width: int
     torch.manual_seed(0)
     module = nn.MultiheadAttention(heads * width, heads, bias=bias, batch_first=True)
     assert_exact(Uses(lambda m, x: m[0](x, x, x)[0], module), normal(examples, time, heads * width))
+
+
+@few
+@given(st.integers(1, 4), st.lists(st.integers(1, 4), max_size=2), st.integers(2, 5), st.booleans(), st.booleans())
+def test_norms_over_the_last_dimensions_of_any_shape(
+    examples: int, between: list[int], width: int, rms: bool, both: bool
+) -> None:
+    shape = (*between[-1:], width) if both else (width,)
+    assert_exact(nn.RMSNorm(shape) if rms else nn.LayerNorm(shape), 2 * normal(examples, *between, width))
+
+
+@few
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 2), st.lists(st.integers(2, 4), max_size=3))
+def test_norms_over_groups_of_channels_of_any_shape(examples: int, groups: int, each: int, pixels: list[int]) -> None:
+    assume(each > 1 or pixels)  # a group of one number has no spread
+    assert_exact(nn.GroupNorm(groups, groups * each), 2 * normal(examples, groups * each, *pixels))
+
+
+@few
+@given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 2), st.booleans(), st.booleans())
+def test_transformer_layers_of_any_shape(examples: int, time: int, heads: int, norm_first: bool, decodes: bool) -> None:
+    torch.manual_seed(0)
+    kind = nn.TransformerDecoderLayer if decodes else nn.TransformerEncoderLayer
+    layer = kind(2 * heads, heads, 5, dropout=0.0, batch_first=True, norm_first=norm_first)
+    memory = {"memory": 1} if decodes else {}
+    model = Uses(lambda m, x: m[0](x, *(x[:, :1].tanh() for _ in memory)), layer)
+    assert_exact(model, normal(examples, time, 2 * heads))
+
+
+FLOATING = [name for name, (_, inputs) in MODELS.items() if isinstance(inputs(1), torch.Tensor) and inputs(1).is_floating_point()]
+
+
+@pytest.mark.parametrize("name", FLOATING)
+def test_an_example_that_is_not_finite_is_absent_from_every_layer(name: str) -> None:
+    torch.manual_seed(0)
+    make, inputs = MODELS[name]
+    model, data = make(), inputs(5)
+    targets = targets_for(model, data)
+    good = torch.tensor([0, 1, 3, 4])
+    wanted = per_example_gradients(model, squared, data[good], targets[good]).fold(clip_weights(0.5))
+    data[2] = torch.nan
+    grads = per_example_gradients(model, squared, data, targets)
+    assert not bool(grads.norms()[2].isfinite())
+    torch.testing.assert_close(grads.fold(clip_weights(0.5)), wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_empty_batch_has_no_gradients(name: str) -> None:
+    make, inputs = MODELS[name]
+    model = make()
+    data = rows_of(inputs(1), slice(0))
+    grads = per_example_gradients(model, squared, data, torch.zeros(0, 2))
+    assert grads.norms().shape == (0,)
+    assert not grads.weighted_sum(torch.zeros(0)).any()
+
+
+@pytest.mark.parametrize("mode", [True, False], ids=["train", "eval"])
+def test_modes_are_the_users(mode: bool) -> None:
+    model = nn.Sequential(nn.Linear(5, 4), nn.Dropout(0.0 if mode else 0.5), nn.RReLU(0.2, 0.2), nn.Linear(4, 3)).train(mode)
+    assert_exact(model, normal(4, 5))
+    assert [module.training for module in model] == [mode] * 4
 
 
 def test_with_dropout_sums_equal_those_of_autograd_on_the_same_draw() -> None:

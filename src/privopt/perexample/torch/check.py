@@ -52,7 +52,8 @@ def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> An
             )
             for name, gradient in zip(alone, found, strict=False):
                 if gradient is not None:
-                    alone[name] += weight * (gradient.to_dense() if gradient.is_sparse else gradient)
+                    alone[name].add_(gradient.to_dense() if gradient.is_sparse else gradient, alpha=weight)
+            found = ()  # one at a time is in memory
     _compare(ours, alone, TOLERANCE_OF_HALVES if halved else TOLERANCE[layout.dtype])
     return output
 

@@ -62,7 +62,7 @@ class Glue:
             args, kwargs = _twins((args, kwargs))
             _send(caller, (args, kwargs))
         if module in self._modules:
-            device = getattr(module, self._modules[module][1][0]).device
+            device = module.get_parameter(self._modules[module][1][0]).device
             draws = Draws(device) if module.training else None
             cast_to = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
             self._stack.append(Frame(module, _copied((args, kwargs)), draws, cast_to))
@@ -95,7 +95,7 @@ class Glue:
             places = [place for place, gradient in zip(caught, gradients, strict=True) if gradient is not None]
             values = replayed(frame, own, places, [gradient for gradient in gradients if gradient is not None], site)
             for parameter, rows in values.items():
-                yield getattr(frame.module, parameter), Dense(rows)
+                yield frame.module.get_parameter(parameter), Dense(rows)
 
         self._tape.caught(name, kind, [edge for edge in frame.edges if edge is not None], made)
 
@@ -126,7 +126,7 @@ def replayed(frame: Frame, own: list[str], places: list[int], cotangents: list[T
             f"{site.name} ({site.kind}) is called without a batch of examples, so its parameters {', '.join(own)} have no "
             "per-example gradient here. Use them in a module that is given the examples (or remove the parametrization)."
         )
-    parameters = {name: getattr(frame.module, name).detach() for name in own}
+    parameters = {name: frame.module.get_parameter(name).detach() for name in own}
 
     def code(parameters: dict[str, Tensor], *values: Tensor) -> tuple[Tensor, ...]:
         given = iter(values)

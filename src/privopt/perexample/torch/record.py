@@ -25,6 +25,8 @@ from privopt.perexample.torch.room import Room
 from privopt.perexample.torch.support import batch_dims, refuse_mixing, refuse_rounding
 from privopt.perexample.torch.tape import Found, Gradients, Tape
 
+HOLDERS = (nn.ParameterList, nn.ParameterDict)
+
 
 @dataclass(frozen=True)
 class _Observed:
@@ -78,7 +80,7 @@ class Recorder:
                     covered.update(module.modules())
                     self._rewritten.append((name, module, REWRITTEN[forward]))
                 continue
-            own = [key for key, parameter in module._parameters.items() if parameter is not None and parameter.requires_grad]
+            own = _own(module)
             if not own:
                 continue
             if forward in OBSERVED and _plain(module, own):
@@ -110,6 +112,19 @@ def record(model: nn.Module) -> Iterator[Tape]:
     """Watch one forward pass of a model."""
     with Recorder(model).record() as tape:
         yield tape
+
+
+def _own(module: nn.Module) -> list[str]:
+    """The trainable parameters that a module's own code may use: those in its lists and dicts of parameters, too."""
+    if isinstance(module, HOLDERS):
+        return []  # they have no code: their owner has it
+    held = [(f"{name}.", part) for name, part in module.named_children() if isinstance(part, HOLDERS)]
+    return [
+        f"{path}{key}"
+        for path, part in [("", module), *held]
+        for key, parameter in part._parameters.items()
+        if parameter is not None and parameter.requires_grad
+    ]
 
 
 def _plain(module: nn.Module, own: list[str]) -> bool:
