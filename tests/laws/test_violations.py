@@ -12,7 +12,7 @@ from privopt.measure.clips import Clip, l1, l2
 from privopt.measure.measurement import Carry, Measurement, Noisy
 from privopt.measure.mechanisms import Mechanism, gamma_norm, gaussian, laplace
 from privopt.measure.queries import gradient
-from privopt.measure.randomness import Rng
+from privopt.measure.randomness import Rng, Sum
 from privopt.measure.samplers import full_batch, poisson
 from privopt.perexample.grads import Materialized, Oracle, PerExampleVectors, Rows, Vector
 from privopt.trajectory import Trajectory
@@ -28,14 +28,14 @@ LARGE = np.array([[30.0, 40.0], [0.1, 0.2], [-5.0, 0.0]])
 class understated(l2):  # noqa: N801
     """Clips to twice what it states."""
 
-    def sum(self, grads: PerExampleVectors, weight: float = 1.0) -> Vector:
+    def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Vector | None = None) -> Vector:
         return l2(2 * self.bound).sum(grads, weight)
 
 
 class of_the_mean(l2):  # noqa: N801
     """Clips the sum of the batch instead of each example."""
 
-    def sum(self, grads: PerExampleVectors, weight: float = 1.0) -> Vector:
+    def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Vector | None = None) -> Vector:
         total = grads.weighted_sum(np.ones(len(grads.norms(2))))
         return weight * total * min(1.0, len(grads.norms(2)) * self.bound / float(np.linalg.norm(total)))
 
@@ -43,14 +43,14 @@ class of_the_mean(l2):  # noqa: N801
 class of_another_norm(l1):  # noqa: N801
     """States an l1 bound, but clips in l2."""
 
-    def sum(self, grads: PerExampleVectors, weight: float = 1.0) -> Vector:
+    def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Vector | None = None) -> Vector:
         return l2(self.bound).sum(grads, weight)
 
 
 class trusting(l2):  # noqa: N801
     """Believes that every number is a number."""
 
-    def sum(self, grads: PerExampleVectors, weight: float = 1.0) -> Vector:
+    def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Vector | None = None) -> Vector:
         with np.errstate(invalid="ignore"):
             return grads.weighted_sum(weight * np.minimum(1.0, self.bound / grads.norms(2)))
 
@@ -65,7 +65,7 @@ class by_the_batch:  # noqa: N801
     def at(self, trajectory: Trajectory) -> Clip:
         return self
 
-    def sum(self, grads: PerExampleVectors, weight: float = 1.0) -> Vector:
+    def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Vector | None = None) -> Vector:
         norms = grads.norms(2)
         return grads.weighted_sum(np.full(len(norms), weight * self.bound / norms.max()))
 
@@ -87,8 +87,8 @@ def test_a_clip_that_a_nan_gets_through_is_found() -> None:
 
 
 class half_gaussian(gaussian):  # noqa: N801
-    def release(self, total: Vector, bound: float, rng: Rng) -> Vector:
-        return super().release(total, bound / 2, rng)
+    def begin(self, like: Vector, bound: float, rng: Rng) -> Callable[[Sum], Vector]:
+        return super().begin(like, bound / 2, rng)
 
 
 class half_laplace(laplace):  # noqa: N801
@@ -125,8 +125,8 @@ class along_an_axis(gamma_norm):  # noqa: N801
 
 
 class slightly_less(gaussian):  # noqa: N801
-    def release(self, total: Vector, bound: float, rng: Rng) -> Vector:
-        return super().release(total, bound * 0.93, rng)
+    def begin(self, like: Vector, bound: float, rng: Rng) -> Callable[[Sum], Vector]:
+        return super().begin(like, bound * 0.93, rng)
 
 
 HALVES: dict[str, Callable[[float], Mechanism]] = {
@@ -214,8 +214,8 @@ def test_a_rounded_batch_size_is_found() -> None:
 class Forgetful(Measurement):
     """Noise relative to the first term only."""
 
-    def hide(self, mean: Vector, bound: float, round_: int, rng: Rng) -> Noisy:
-        return super().hide(mean, bound * self.terms[0].bound / self.bound, round_, rng)
+    def begin(self, like: Vector, bound: float, round_: int, rng: Rng) -> Callable[[Sum], Noisy]:
+        return super().begin(like, bound * self.terms[0].bound / self.bound, round_, rng)
 
 
 def test_noise_that_forgets_a_term_is_found_from_outside() -> None:

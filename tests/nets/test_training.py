@@ -213,35 +213,40 @@ def test_noise_for_torch_uses_all_of_the_generators_entropy() -> None:
     """torch's own seeding keeps 32 bits; two of ours that differ anywhere give other numbers, and equal ones the same."""
 
     def drawn(seed: int) -> torch.Tensor:
-        return normal(torch.zeros(300_000), 1.0, generator(seed))
+        return normal(torch.zeros(300_000), 1.0, generator(seed))(lambda out: out)
 
     torch.testing.assert_close(drawn(2**200), drawn(2**200), rtol=0, atol=0)
     assert not torch.equal(drawn(1), drawn(1 + 2**32))
     numbers = drawn(0)
     assert abs(float(numbers.mean())) < 5 / 300_000**0.5
     assert float(numbers.std()) == pytest.approx(1.0, abs=0.01)
-    assert abs(float((numbers[:150_000] * numbers[150_000:]).mean())) < 5 / 150_000**0.5  # two threads, two streams
+    assert abs(float((numbers[:150_000] * numbers[150_000:]).mean())) < 5 / 150_000**0.5  # one stream
 
 
-@pytest.mark.parametrize("size", [1, 9, 1000, 40_001, 250_007])
+@pytest.mark.parametrize("size", [1, 9, 1000, 40_001, 250_007, 1_200_001])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_noise_for_torch_lies_around_the_sum_and_has_the_deviation_asked_for(size: int, dtype: torch.dtype) -> None:
-    """Six standard errors; in every part of the vector, whichever thread and block it came from."""
+    """Six standard errors; in every part of the vector, whichever thread and generator it came from."""
     draws = max(1, 2000 // size)
     rng = generator(3)
-    noise = torch.stack([(normal(torch.full((size,), 7.0, dtype=dtype), 0.5, rng) - 7.0) / 0.5 for _ in range(draws)])
+    sums = torch.full((size,), 7.0, dtype=dtype)
+    noise = torch.stack([(normal(sums, 0.5, rng)(lambda out: out + sums) - 7.0) / 0.5 for _ in range(draws)])
     for part in noise.flatten().chunk(8):
         assert abs(float(part.mean())) < 6 / len(part) ** 0.5
         assert float(part.square().mean()) == pytest.approx(1.0, abs=6 * (2 / len(part)) ** 0.5)
-    assert len(set(noise.flatten().tolist())) > 0.9 * noise.numel()
+    assert len(set(noise.flatten().tolist())) > 0.8 * noise.numel()  # some are rounded to the same
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork")
 def test_noise_is_drawn_in_a_forked_process_too() -> None:
     """Threads are not inherited: a pool of them that was would wait for ever."""
-    normal(torch.zeros(300_000), 1.0, generator(0))
-    child = multiprocessing.get_context("fork").Process(target=normal, args=(torch.zeros(300_000), 1.0, generator(0)))
+
+    def drawn() -> None:
+        normal(torch.zeros(300_000), 1.0, generator(0))(lambda out: out)
+
+    drawn()
+    child = multiprocessing.get_context("fork").Process(target=drawn)
     child.start()
     child.join(30)
     assert child.exitcode == 0

@@ -296,7 +296,7 @@ def test_clipping_before_dividing_would_be_caught() -> None:
     """The deliberate violation: divide after the clip, and one example moves the sum by C/A."""
 
     class divided(l2):  # noqa: N801
-        def sum(self, grads: PerExampleVectors, weight: float = 1.0) -> Vector:
+        def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Vector | None = None) -> Vector:
             return super().sum(grads, weight) / np.array([1.0, 2.0, 0.5, 0.02])
 
     at = Trajectory(np.zeros(4), np.zeros(4))

@@ -102,3 +102,7 @@ def test_a_release_without_privacy_is_stated_as_one(event: GaussianDpEvent | Non
 
 def test_nothing_released_is_stated_as_nothing_spent() -> None:
     assert "ε = 0" in Statement(Budget(1.0, 1e-5), NoOpDpEvent(), "nothing").text()
+
+
+def test_it_may_be_called_like_that_of_a_private_loop() -> None:
+    assert STATEMENT() is STATEMENT

@@ -35,8 +35,8 @@ class Clip(Protocol):
         """The clip of a round: its bound is a number, which may depend on where the public iterates are."""
         ...
 
-    def sum(self, grads: PerExampleVectors, weight: float = 1.0) -> Array:
-        """weight × the sum of the clipped vectors."""
+    def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Array | None = None) -> Array:
+        """weight × the sum of the clipped vectors; added to `out`, if that is given."""
         ...
 
 
@@ -57,8 +57,8 @@ class l2:  # noqa: N801  # a constructor that reads as a phrase
     def at(self, trajectory: Trajectory) -> "l2":
         return self
 
-    def sum(self, grads: PerExampleVectors, weight: float = 1.0) -> Array:
-        return _clipped_sum(grads, self.order, self.bound, weight)
+    def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Array | None = None) -> Array:
+        return _clipped_sum(grads, self.order, self.bound, weight, out)
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class l1:  # noqa: N801
     def at(self, trajectory: Trajectory) -> "l1":
         return self
 
-    def sum(self, grads: PerExampleVectors, weight: float = 1.0) -> Array:
-        return _clipped_sum(grads, self.order, self.bound, weight)
+    def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Array | None = None) -> Array:
+        return _clipped_sum(grads, self.order, self.bound, weight, out)
 
 
 @dataclass(frozen=True)
@@ -102,12 +102,12 @@ class automatic:  # noqa: N801
     def at(self, trajectory: Trajectory) -> "automatic":
         return self
 
-    def sum(self, grads: PerExampleVectors, weight: float = 1.0) -> Array:
+    def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Array | None = None) -> Array:
         def weights(norms: Any) -> Any:
             return _of_finite(norms, self.bound / (norms + self.stability) * weight)
 
         with np.errstate(all="ignore"):
-            return grads.fold(weights, self.order)
+            return grads.fold(weights, self.order, out)
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class per_layer:  # noqa: N801
     def at(self, trajectory: Trajectory) -> "per_layer":
         return self
 
-    def sum(self, grads: PerExampleVectors, weight: float = 1.0) -> Array:
+    def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Array | None = None) -> Array:
         def weights(norms: Mapping[str, Any]) -> dict[str, Any]:
             layers = {name: self._layer(name) for name in norms}
             if unused := set(self.bounds) - set(layers.values()):
@@ -153,8 +153,8 @@ class per_layer:  # noqa: N801
 
         with np.errstate(all="ignore"):
             if isinstance(grads, Layered):
-                return grads.fold_layers(weights, self.order)
-            return grads.fold(lambda norms: weights({"": norms})[""], self.order)
+                return grads.fold_layers(weights, self.order, out)
+            return grads.fold(lambda norms: weights({"": norms})[""], self.order, out)
 
     def _layer(self, name: str) -> str:
         fitting = [layer for layer in self.bounds if not layer or name == layer or name.startswith(f"{layer}.")]
@@ -191,7 +191,7 @@ class l2_moved:  # noqa: N801
         xp = array_namespace(trajectory.current)
         return l2(min(self.rate * float(xp.linalg.vector_norm(trajectory.current - trajectory.previous)), self.most))
 
-    def sum(self, grads: PerExampleVectors, weight: float = 1.0) -> Array:
+    def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Array | None = None) -> Array:
         raise CompositionError("l2_moved bounds nothing before it is known how far the iterate moved: use .at(trajectory).")
 
 
@@ -207,14 +207,14 @@ def _check(bound: float) -> None:
         raise CompositionError(f"a clip bound is a finite number ≥ 0, not {bound}.")
 
 
-def _clipped_sum(grads: PerExampleVectors, order: int, bound: float, weight: float) -> Array:
+def _clipped_sum(grads: PerExampleVectors, order: int, bound: float, weight: float, out: Array | None) -> Array:
     """weight · Σ gᵢ · min(1, C/‖gᵢ‖). A vector that is not finite is absent."""
 
     def weights(norms: Any) -> Any:
         return _of_finite(norms, _inside(norms, bound) * weight)
 
     with np.errstate(all="ignore"):  # a warning would tell something about the data
-        return grads.fold(weights, order)
+        return grads.fold(weights, order, out)
 
 
 def _inside(norms: Any, bound: float) -> Any:

@@ -1,13 +1,13 @@
 """Measurements: sampler × clipped queries × mechanism. What leaves one is private."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from privopt.errors import CompositionError
 from privopt.measure.mechanisms import Mechanism
 from privopt.measure.queries import Term
-from privopt.measure.randomness import Rng
+from privopt.measure.randomness import Rng, Sum
 from privopt.measure.samplers import Sampler
 from privopt.perexample.grads import Array, Oracle, PerExampleGrads, Rows
 from privopt.privacy.events import DpEvent
@@ -82,14 +82,22 @@ class Measurement:
         """Ask, clip, sum, hide: the only function that meets private data."""
         rows = self.sampler.draw(oracle.size, round_, rng)
         terms = [term.at(at) for term in self.terms]
-        asked = oracle if len(terms) == 1 else _Once(oracle)
         expected = self.sampler.expected(oracle.size)
-        parts = [term.clip.sum(term.query(asked, rows, at), term.weight / expected) for term in terms]
-        return self.hide(sum(parts[1:], parts[0]), sum(term.bound for term in terms) / expected, round_, rng)
+        hidden = self.begin(at.current, sum(term.bound for term in terms) / expected, round_, rng)
+        asked = oracle if len(terms) == 1 else _Once(oracle)
+        vectors = [term.query(asked, rows, at) for term in terms]
 
-    def hide(self, mean: Array, bound: float, round_: int, rng: Rng) -> Noisy:
-        """The answer of a round whose mean of clipped vectors is known, and is moved by one example by at most `bound`."""
-        return Noisy(self.mechanism.release(mean, bound, rng), self.event(round_))
+        def mean(out: Array | None) -> Array:
+            for term, grads in zip(terms, vectors, strict=True):
+                out = term.clip.sum(grads, term.weight / expected, out)
+            return out
+
+        return hidden(mean)
+
+    def begin(self, like: Array, bound: float, round_: int, rng: Rng) -> Callable[[Sum], Noisy]:
+        """What will answer a round from the mean of clipped vectors, which one example moves by at most `bound`."""
+        hidden = self.mechanism.begin(like, bound, rng)
+        return lambda mean: Noisy(hidden(mean), self.event(round_))
 
 
 class _Once:

@@ -21,9 +21,9 @@ class OpenRound:
     def __init__(self, measurement: Measurement, size: int, round_: int, rng: Rng, zero: Array) -> None:
         if len(measurement.terms) != 1:
             raise CompositionError("a round in pieces has one clipped query.")
-        self._measurement, self._round, self._rng, self._mean = measurement, round_, rng, zero
-        self._expected = measurement.sampler.expected(size)
+        self._term, self._mean, self._expected = measurement.terms[0], zero, measurement.sampler.expected(size)
         rows = measurement.sampler.draw(size, round_, rng)
+        self._hidden = measurement.begin(zero, measurement.bound / self._expected, round_, rng)
         self.rows = np.arange(size) if rows is None else rows
 
     def parts(self, most: int) -> Sequence[NDArray[Any]]:
@@ -32,9 +32,8 @@ class OpenRound:
 
     def add(self, grads: PerExampleGrads) -> None:
         """Clip a piece's vectors and add them."""
-        term = self._measurement.terms[0]
-        self._mean = self._mean + term.clip.sum(grads, term.weight / self._expected)
+        self._mean = self._term.clip.sum(grads, self._term.weight / self._expected, self._mean)
 
     def finish(self) -> Noisy:
         """Hide the mean."""
-        return self._measurement.hide(self._mean, self._measurement.bound / self._expected, self._round, self._rng)
+        return self._hidden(lambda out: self._mean if out is None else out + self._mean)

@@ -6,11 +6,13 @@ Whoever knows a generator's state can subtract the noise, so a state is as sensi
 import hashlib
 import json
 import secrets
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 Rng = np.random.Generator
+Sum = Callable[[Any], Any]  # of an array to the array with a sum added to it; of None to the sum itself
 
 
 def generator(seed: int | np.random.Generator | np.random.RandomState | None = None) -> Rng:
@@ -40,16 +42,24 @@ def key(rng: Rng) -> int:
     return int.from_bytes(hashlib.sha256(state(rng).encode()).digest())
 
 
-def normal(centre: Any, deviation: float, rng: Rng) -> Any:
-    """Independent normal numbers around those of an array; a torch array is turned into them."""
-    if isinstance(centre, np.ndarray):
+def normal(like: Any, deviation: float, rng: Rng) -> Callable[[Sum], Any]:
+    """Independent normal numbers for a sum of the shape, kind and precision of `like`: a function that adds both.
+
+    Those for torch are drawn while the sum is still being prepared.
+    """
+    if not isinstance(like, np.ndarray):
+        from privopt.measure import torch_randomness
+
+        return torch_randomness.normal(like, deviation, rng)
+
+    def added(total: Sum) -> Any:
+        centre = total(None)
         numbers: Any = rng.standard_normal(centre.shape)
         numbers *= deviation
         numbers += centre
         return numbers
-    from privopt.measure import torch_randomness
 
-    return torch_randomness.normal(centre, deviation, rng)
+    return added
 
 
 def laplace(like: Any, rng: Rng) -> Any:

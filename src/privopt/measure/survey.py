@@ -19,7 +19,7 @@ from privopt.measure.queries import Term
 from privopt.measure.randomness import Rng
 from privopt.measure.samplers import full_batch
 from privopt.perexample.design import Design
-from privopt.perexample.grads import Oracle, PerExampleVectors, Rows, Rule, Vector
+from privopt.perexample.grads import Oracle, PerExampleVectors, Rows, Rule, Vector, onto
 from privopt.privacy.events import FailureDpEvent
 from privopt.privacy.ledger import Run
 from privopt.trajectory import Trajectory
@@ -158,8 +158,8 @@ class _Sizes:
     def weighted_sum(self, weights: Vector) -> Vector:
         return self._design.absolute_sum(weights)
 
-    def fold(self, rule: Rule, order: int) -> Vector:
-        return self.weighted_sum(rule(self.norms(order)))
+    def fold(self, rule: Rule, order: int, out: Vector | None = None) -> Vector:
+        return onto(out, self.weighted_sum(rule(self.norms(order))))
 
 
 # ---------------------------------------------------------------- votes
@@ -188,8 +188,8 @@ class _Votes:
             start += len(block)
         return total
 
-    def fold(self, rule: Rule, order: int) -> Vector:
-        return self.weighted_sum(rule(self.norms(order)))
+    def fold(self, rule: Rule, order: int, out: Vector | None = None) -> Vector:
+        return onto(out, self.weighted_sum(rule(self.norms(order))))
 
     def ask(self, noise_multiplier: float, spending: Run, rng: Rng) -> Vector:
         """Noisy counts, (columns, bins)."""

@@ -5,8 +5,10 @@ from a generator of ours, anew for each call, so that ours is the only state the
 """
 
 import os
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from functools import cache
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -15,36 +17,63 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from privopt.errors import PrivoptError
-from privopt.measure.randomness import Rng
+from privopt.measure.randomness import Rng, Sum
 
-FEW = 100_000  # numbers that are not worth a thread
-THREADS = 2  # always, so that a seed gives the same numbers on every machine
-BLOCK = 1 << 15  # numbers that are drawn into a cache, and added from there
+FEW = 1 << 15  # numbers that are not worth a thread
+PART = 1 << 20  # numbers of one generator, always, so that a seed gives the same numbers on every machine
 _START, _WORDS, _SIZE = 24, 624, 5056  # where torch keeps the Mersenne twister's words, 8 bytes each, in a state of this size
 
-
-def normal(centre: Tensor, deviation: float, rng: Rng) -> Tensor:
-    """Independent normal numbers around those of a tensor, in its place; drawn on the CPU, in single precision at least."""
-    parts = centre.view(-1).chunk(1 if centre.numel() < FEW else THREADS)
-    generators = [_generator(rng) for _ in parts]
-    others = [_threads(os.getpid()).submit(_add, *job, deviation) for job in zip(parts[1:], generators[1:], strict=True)]
-    _add(parts[0], generators[0], deviation)
-    for other in others:
-        other.result()
-    return centre
+Job = tuple[
+    Tensor, float, torch.Generator, SimpleQueue[None]
+]  # numbers, their deviation, a generator, where it is told that they are drawn
 
 
-def _add(numbers: Tensor, generator: torch.Generator, deviation: float) -> None:
-    """numbers += N(0, deviation²)."""
-    room = torch.empty(min(BLOCK, len(numbers)), dtype=torch.float64 if numbers.dtype == torch.float64 else torch.float32)
-    for block in torch.split(numbers, BLOCK):
-        block.add_(room[: len(block)].normal_(0.0, deviation, generator=generator).to(numbers.device))
+def normal(like: Tensor, deviation: float, rng: Rng) -> Callable[[Sum], Tensor]:
+    """Independent normal numbers, drawn while others work; the function that is returned adds a sum to them.
+
+    They are drawn on the CPU, in single precision at least.
+    """
+    noise = torch.empty(like.numel(), dtype=torch.float64 if like.dtype == torch.float64 else torch.float32)
+    parts, drawn = torch.split(noise, PART), SimpleQueue[None]()
+    jobs = _jobs(os.getpid()) if len(noise) > FEW else SimpleQueue[Job]()
+    for part in parts:
+        jobs.put((part, deviation, _generator(rng), drawn))
+
+    def added(total: Sum) -> Tensor:
+        while _draw_next(jobs):  # what nobody has begun with
+            pass
+        for _ in parts:
+            drawn.get()
+        found: Tensor = total(noise.to(like.device, like.dtype).view(like.shape))
+        return found
+
+    return added
 
 
 @cache
-def _threads(process: int) -> ThreadPoolExecutor:
-    """The threads of a process: a fork does not inherit them."""
-    return ThreadPoolExecutor(THREADS - 1)
+def _jobs(process: int) -> SimpleQueue[Job]:
+    """Where a process puts what its thread shall draw: a fork inherits no thread."""
+    jobs: SimpleQueue[Job] = SimpleQueue()
+    Thread(target=_draw_all, args=(jobs,), daemon=True).start()
+    return jobs
+
+
+def _draw_all(jobs: SimpleQueue[Job]) -> None:
+    while True:
+        _draw(*jobs.get())
+
+
+def _draw_next(jobs: SimpleQueue[Job]) -> bool:
+    try:
+        _draw(*jobs.get_nowait())
+    except Empty:
+        return False
+    return True
+
+
+def _draw(numbers: Tensor, deviation: float, generator: torch.Generator, drawn: SimpleQueue[None]) -> None:
+    numbers.normal_(0.0, deviation, generator=generator)
+    drawn.put(None)
 
 
 def brought(numbers: NDArray[Any], like: Tensor) -> Tensor:

@@ -28,8 +28,11 @@ class PerExampleVectors(Protocol):
         """Σ wᵢ gᵢ, flat. An example of weight 0 is absent, even if its vector is not finite."""
         ...
 
-    def fold(self, rule: Rule, order: int) -> Array:
-        """Σ wᵢ gᵢ with weights that are a rule of the norms: what a clip asks for, in one pass over the examples."""
+    def fold(self, rule: Rule, order: int, out: Array | None = None) -> Array:
+        """Σ wᵢ gᵢ with weights that are a rule of the norms: what a clip asks for, in one pass over the examples.
+
+        It is added to `out`, if that is given: noise may be there already.
+        """
         ...
 
 
@@ -37,8 +40,8 @@ class PerExampleVectors(Protocol):
 class Layered(Protocol):
     """Vectors whose coordinates belong to named layers: the parameters of a network."""
 
-    def fold_layers(self, rule: Callable[[dict[str, Any]], dict[str, Any]], order: int) -> Array:
-        """Σ wᵢ gᵢ, where weights are by layer and a rule of the norms by layer; in one pass over the examples."""
+    def fold_layers(self, rule: Callable[[dict[str, Any]], dict[str, Any]], order: int, out: Array | None = None) -> Array:
+        """Σ wᵢ gᵢ (+ `out`), where weights are by layer and a rule of the norms by layer; in one pass over the examples."""
         ...
 
 
@@ -93,6 +96,11 @@ class Convex(Oracle, Protocol):
         ...
 
 
+def onto(out: Vector | None, total: Vector) -> Vector:
+    """total, added to what is there already."""
+    return total if out is None else out + total
+
+
 class Materialized:
     """Per-example vectors that exist as an array of one row per example.
 
@@ -110,8 +118,8 @@ class Materialized:
         present = weights != 0
         return weights[present] @ self.values[present]
 
-    def fold(self, rule: Rule, order: int) -> Vector:
-        return self.weighted_sum(rule(self.norms(order)))
+    def fold(self, rule: Rule, order: int, out: Vector | None = None) -> Vector:
+        return onto(out, self.weighted_sum(rule(self.norms(order))))
 
     def minus(self, other: "Materialized", weight: float = 1.0) -> "Materialized":
         return Materialized(self.values - weight * other.values)

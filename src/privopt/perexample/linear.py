@@ -11,7 +11,7 @@ import numpy as np
 
 from privopt.errors import CompositionError
 from privopt.perexample.design import Batch, Design
-from privopt.perexample.grads import Rows, Rule, Vector
+from privopt.perexample.grads import Rows, Rule, Vector, onto
 from privopt.perexample.losses import Loss
 
 ROUNDING = 1e-12  # of the largest possible squared norm: how far a shifted one, whose parts may cancel, is rounded up
@@ -48,8 +48,8 @@ class LinearGrads:
             total = total * self._diagonal
         return total if self._shift is None else total + weights.sum() * self._shift
 
-    def fold(self, rule: Rule, order: int) -> Vector:
-        return self.weighted_sum(rule(self.norms(order)))
+    def fold(self, rule: Rule, order: int, out: Vector | None = None) -> Vector:
+        return onto(out, self.weighted_sum(rule(self.norms(order))))
 
     def minus(self, other: "LinearGrads", weight: float = 1.0) -> "LinearGrads":
         """gᵢ − weight · g′ᵢ for the same rows at another point."""

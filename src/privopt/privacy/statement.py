@@ -48,6 +48,10 @@ class Statement:
         """Whether there is a guarantee at all."""
         return self.epsilon < math.inf
 
+    def __call__(self) -> "Statement":
+        """Itself: `privacy.statement()` and `privacy.statement` are the same."""
+        return self
+
     def __str__(self) -> str:
         return self.text()
 

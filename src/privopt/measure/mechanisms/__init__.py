@@ -5,6 +5,7 @@ that bound, and names the event. Its noise is relative to the *add-or-remove* bo
 costs. Who draws the noise writes the event.
 """
 
+from collections.abc import Callable
 from typing import Literal, Protocol
 
 from privopt.measure.mechanisms.above_threshold import above_threshold
@@ -13,11 +14,14 @@ from privopt.measure.mechanisms.gaussian import gaussian
 from privopt.measure.mechanisms.gaussian_pool import gaussian_pool
 from privopt.measure.mechanisms.laplace import laplace
 from privopt.measure.mechanisms.noisy_min import noisy_min
-from privopt.measure.randomness import Rng
+from privopt.measure.randomness import Rng, Sum
 from privopt.perexample.grads import Array
 from privopt.privacy.events import DpEvent
 
 __all__ = ["Mechanism", "above_threshold", "gamma_norm", "gaussian", "gaussian_pool", "laplace", "noisy_min"]
+
+
+Hidden = Callable[[Sum], Array]  # a sum, hidden
 
 
 class Mechanism(Protocol):
@@ -33,6 +37,10 @@ class Mechanism(Protocol):
         """What one release costs."""
         ...
 
+    def begin(self, like: Array, bound: float, rng: Rng) -> Hidden:
+        """What will hide a sum of the shape, kind and precision of `like`: its noise may be drawn while the sum is prepared."""
+        ...
+
     def release(self, total: Array, bound: float, rng: Rng) -> Array:
-        """The sum, hidden; a torch array is changed in place, so nobody else may hold it."""
+        """The sum, hidden: what has begun, ended at once."""
         ...

@@ -1,12 +1,13 @@
 """The gamma-norm mechanism: pure differential privacy for an l2 bound."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from privopt.errors import CompositionError
-from privopt.measure.randomness import Rng
+from privopt.measure.randomness import Rng, Sum
 from privopt.perexample.grads import Array
 from privopt.privacy.events import DpEvent, NonPrivateDpEvent, PureDpEvent
 
@@ -28,6 +29,9 @@ class gamma_norm:  # noqa: N801  # a constructor that reads as a phrase
     @property
     def event(self) -> DpEvent:
         return PureDpEvent(1 / self.noise_multiplier) if self.noise_multiplier else NonPrivateDpEvent()
+
+    def begin(self, like: Array, bound: float, rng: Rng) -> Callable[[Sum], Array]:
+        return lambda total: self.release(total(None), bound, rng)
 
     def release(self, total: Array, bound: float, rng: Rng) -> Array:
         direction = rng.standard_normal(total.shape)

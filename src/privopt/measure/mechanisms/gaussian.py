@@ -1,10 +1,11 @@
 """The Gaussian mechanism."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from privopt.errors import CompositionError
-from privopt.measure.randomness import Rng, normal
+from privopt.measure.randomness import Rng, Sum, normal
 from privopt.perexample.grads import Array
 from privopt.privacy.events import DpEvent, GaussianDpEvent
 
@@ -27,5 +28,8 @@ class gaussian:  # noqa: N801  # a constructor that reads as a phrase
     def event(self) -> DpEvent:
         return GaussianDpEvent(self.noise_multiplier)
 
+    def begin(self, like: Array, bound: float, rng: Rng) -> Callable[[Sum], Array]:
+        return normal(like, self.noise_multiplier * bound, rng)
+
     def release(self, total: Array, bound: float, rng: Rng) -> Array:
-        return normal(total, self.noise_multiplier * bound, rng)
+        return self.begin(total, bound, rng)(lambda out: total if out is None else out + total)

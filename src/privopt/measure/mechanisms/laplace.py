@@ -1,11 +1,12 @@
 """The Laplace mechanism."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from privopt.errors import CompositionError
 from privopt.measure import randomness
-from privopt.measure.randomness import Rng
+from privopt.measure.randomness import Rng, Sum
 from privopt.perexample.grads import Array
 from privopt.privacy.events import DpEvent, LaplaceDpEvent
 
@@ -27,6 +28,9 @@ class laplace:  # noqa: N801  # a constructor that reads as a phrase
     @property
     def event(self) -> DpEvent:
         return LaplaceDpEvent(self.noise_multiplier)
+
+    def begin(self, like: Array, bound: float, rng: Rng) -> Callable[[Sum], Array]:
+        return lambda total: self.release(total(None), bound, rng)
 
     def release(self, total: Array, bound: float, rng: Rng) -> Array:
         return total + self.noise_multiplier * bound * randomness.laplace(total, rng)
