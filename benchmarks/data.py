@@ -85,6 +85,22 @@ def imdb(rows: int | None = None) -> Split:
     return Split("imdb", X[:rows], y[:rows].astype(float), X_test, y_test.astype(float))
 
 
+def imdb_shares(rows: int | None = None) -> tuple[Split, tuple[Any, Array]]:
+    """25000 + 25000 film reviews as the shares of 10000 words among the first 256, CSR; and 8000 public Amazon reviews.
+
+    The words are those of the Amazon reviews.
+    """
+    place = folder()
+    if place is None:
+        film = synthetic("imdb" + SYNTHETIC, rows or 25000, 10000, entries=125)
+        other = synthetic("", 1000, 10000, entries=125, seed=1)
+        return Split(film.name, film.X / 256, film.y, film.X_test / 256, film.y_test), (other.X / 256, other.y)
+    (X, y), (X_test, y_test) = (_csr(place / f"imdb_{part}_bow_pubvocab.npz") for part in ("train", "test"))
+    public, liked = _csr(place / "amazon_bow_ownvocab.npz")
+    film = Split("imdb", X[:rows] / 256, y[:rows].astype(float), X_test / 256, y_test.astype(float))
+    return film, (public / 256, liked.astype(float))
+
+
 def mnist() -> Split | None:
     """60000 + 10000 digits, 784 grey values in 0 … 1, dense float32."""
     place = folder()

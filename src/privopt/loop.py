@@ -92,16 +92,18 @@ def run(
             noisy = recipe.measurement(done).measure(oracle, at, done, rng, carry)  # the only line that meets private data
             if noisy.event != events[done]:
                 raise LedgerError(f"round {done + 1} drew {noisy.event}, but {events[done]} was planned and paid.")
+            here = at.current
+            del at  # the iterate before: its memory is used again
             direction, belief = recipe.estimate.of(noisy.value, belief, done)
             if recipe.regularizer is not None:
-                direction = direction + recipe.regularizer.gradient(at.current)
+                direction = direction + recipe.regularizer.gradient(here)
             step, memory = recipe.update.step(direction, memory, done, known)
             side, carry = recipe.side.observe(noisy.value, side, done), noisy.carry
-            step += at.current
-            at = Trajectory(step, at.current)
+            step += here
+            at = Trajectory(step, here)
             kept = recipe.release.observe(kept, done, rounds, at.current)
             done += 1
-            del noisy, direction, step  # their memory is used again
+            del noisy, direction, step, here  # theirs, too
             if progress is not None:
                 progress(done)
         worked = time.perf_counter() - paid
