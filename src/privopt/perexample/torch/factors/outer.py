@@ -211,6 +211,9 @@ class Outer:
                 values.append(torch.linalg.vecdot(gram_a.flatten(1), gram_d.flatten(1)))
             sizes.append((own_a * own_d).clamp_min(0).sqrt().sum(1))
             for a2, d2 in zip(inputs[:k], outputs[:k], strict=True):
+                if a.shape[1] == a2.shape[1] == 1:
+                    values.append(2 * (torch.linalg.vecdot(a, a2) * torch.linalg.vecdot(d, d2)).squeeze(1))
+                    continue
                 cross_a, cross_d = torch.bmm(a, a2.transpose(1, 2)), torch.bmm(d, d2.transpose(1, 2))
                 values.append(2 * torch.linalg.vecdot(cross_a.flatten(1), cross_d.flatten(1)))
         return self._over_groups(added(values)), self._over_groups(added(sizes)).square()
