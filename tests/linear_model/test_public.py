@@ -159,7 +159,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"method": "dp-r-pub"}, "dp-r-pub needs public data"),
     ({"method": "dp-adam", "public": PUBLIC}, "does not use public data.*adadps"),
     ({"method": "adadps", "public": PUBLIC, "options": {"scale": np.ones(5)}}, "leave one out"),
-    ({"method": "adadps", "public": PUBLIC, "options": {"rule": "nadam"}}, "one of rmsprop, adagrad, adam"),
+    ({"method": "adadps", "public": PUBLIC, "options": {"rule": "nadam"}}, "'rmsprop' or 'adagrad' or 'adam'"),
     ({"method": "adadps", "public": PUBLIC, "options": {"rules": "adam"}}, "has no option rules; its options are .*rule"),
     ({"method": "adadps", "options": {"scale": "idf"}}, "frequency"),
     ({"method": "adadps", "public": PUBLIC[0]}, "pair"),

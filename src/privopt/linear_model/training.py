@@ -4,7 +4,6 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from inspect import signature
 from typing import Protocol
 
 import numpy as np
@@ -32,7 +31,7 @@ from privopt.privacy.events import DpEvent, GaussianDpEvent, PureDpEvent, compos
 from privopt.privacy.ledger import Run
 from privopt.privacy.statement import Statement
 from privopt.recipe import Recipe
-from privopt.recipes import METHODS, dp_sgd
+from privopt.recipes import METHODS, check_options, dp_sgd
 from privopt.recipes import method as method_of
 
 COMMON = {  # what a plan decides, or a setting says
@@ -198,9 +197,7 @@ def check(settings: Settings, budget: Budget) -> None:
         raise InputError(
             f"delta is 0, but {method.name} adds Gaussian noise, which needs delta > 0, such as 1e-6. Without delta: {able}."
         )
-    own = [name for name in signature(method.recipe).parameters if name not in COMMON]
-    if unknown := [name for name in settings.options if name not in own]:
-        raise InputError(f"{method.name} has no option {', '.join(unknown)}; its options are {', '.join(own) or 'none'}.")
+    check_options(method, settings.options, COMMON)
     for name in ("clip_bound", "learning_rate", "rounds", "batch_size"):
         value = getattr(settings, name)
         if value is not None and not (math.isfinite(value) and value > 0):

@@ -33,7 +33,7 @@ from privopt.privacy.ledger import Ledger, Run
 from privopt.privacy.statement import Privacy, Statement
 from privopt.progress import watched
 from privopt.recipe import Recipe
-from privopt.recipes import check_side, dp_sgd
+from privopt.recipes import check_options, check_side, dp_sgd
 from privopt.recipes import method as method_of
 
 OWN = {
@@ -123,8 +123,7 @@ def fit(
         raise InputError(f"{method} has no default learning rate for networks: say learning_rate=….")
     rate = RATES.get(method) if learning_rate is None else learning_rate
     allowed = [name for name in parameters if name not in OWN]
-    if unknown := set(options or {}) - set(allowed):
-        raise InputError(f"{method} has no option {', '.join(sorted(unknown))}; its options are {', '.join(allowed)}.")
+    check_options(chosen, options or {}, OWN)
     if missing := [name for name in allowed if parameters[name].default is Parameter.empty and name not in (options or {})]:
         raise InputError(f"{method} has no defaults for networks: say {' and '.join(missing)} in options={{…}}.")
     if planned.batch_size < planned.size and "sampling" not in parameters:

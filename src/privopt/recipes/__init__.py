@@ -13,6 +13,7 @@ from privopt.recipes.dp_rmsprop import dp_rmsprop
 from privopt.recipes.dp_sgd import dp_gd, dp_sgd
 from privopt.recipes.dp_srm import dp_srm
 from privopt.recipes.ideal import ideal
+from privopt.recipes.options import check_options
 from privopt.recipes.output_perturbation import output_perturbation
 from privopt.recipes.pda_dpmd import pda_dpmd
 from privopt.recipes.registry import METHODS, Method, check_side, method
@@ -29,6 +30,7 @@ __all__ = [
     "adadps",
     "adas",
     "bassily_sgd",
+    "check_options",
     "check_side",
     "dp2_rmsprop",
     "dp_adam",

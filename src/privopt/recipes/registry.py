@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any, get_args
+from typing import Any
 
 from privopt.errors import InputError
 from privopt.recipe import Recipe
-from privopt.recipes.adadps import Rule, adadps
+from privopt.recipes.adadps import adadps
 from privopt.recipes.adas import adas
 from privopt.recipes.bassily_sgd import bassily_sgd
 from privopt.recipes.dp2_rmsprop import dp2_rmsprop
@@ -185,8 +185,6 @@ def check_side(method: Method, options: Mapping[str, Any], *, public: bool) -> N
     if not public and "public" in takes and scale is None:
         other = ", or a scale among its options: the typical size of each coordinate's gradient" if "scale" in takes else ""
         raise InputError(f"{method.name} needs public data, rows and targets like the private ones{other}.")
-    if "rule" in takes and (rule := options.get("rule", "rmsprop")) not in get_args(Rule):
-        raise InputError(f"rule is {rule!r}; it is one of {', '.join(get_args(Rule))}.")
     if public and scale is not None:
         raise InputError("both public data and a scale are given, but gradients are divided by one or the other: leave one out.")
 

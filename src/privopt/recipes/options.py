@@ -1,0 +1,50 @@
+"""Options: a method's own settings, by name, as users give them to estimators, to `fit` and on the command line."""
+
+from collections.abc import Callable, Collection, Mapping
+from inspect import signature
+from numbers import Integral, Real
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from privopt.errors import InputError
+from privopt.recipes.registry import Method
+
+KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    float: ("a number", lambda value: isinstance(value, Real) and not isinstance(value, bool)),
+    int: ("a whole number", lambda value: isinstance(value, Integral) and not isinstance(value, bool)),
+    bool: ("true or false", lambda value: isinstance(value, bool)),
+    type(None): ("none", lambda value: value is None),
+    Any: ("anything", lambda value: True),
+}
+
+
+def check_options(method: Method, options: Mapping[str, Any], decided: Collection[str]) -> None:
+    """Refuse options that the method's recipe has not, that are `decided` elsewhere, or whose value is of another kind.
+
+    >>> from privopt.recipes.registry import METHODS
+    >>> check_options(METHODS["dp-adam"], {"first_decay": "high"}, ())
+    Traceback (most recent call last):
+    privopt.errors.InputError: option first_decay of dp-adam is 'high', but it is a number.
+    """
+    parameters = signature(method.recipe).parameters
+    own = [name for name in parameters if name not in decided]
+    if unknown := [name for name in options if name not in own]:
+        raise InputError(f"{method.name} has no option {', '.join(unknown)}; its options are {', '.join(own) or 'none'}.")
+    for name, value in options.items():
+        kinds = _kinds(parameters[name].annotation)
+        if not any(fits(value) for _, fits in kinds):
+            words = " or ".join(words for words, _ in kinds)
+            raise InputError(f"option {name} of {method.name} is {value!r}, but it is {words}.")
+
+
+def _kinds(hint: Any) -> list[tuple[str, Callable[[Any], bool]]]:
+    """What a value may be, in words, and whether one is that."""
+    if get_origin(hint) in (Union, UnionType):
+        return [kind for part in get_args(hint) for kind in _kinds(part)]
+    if get_origin(hint) is Literal:
+        return [(" or ".join(map(repr, get_args(hint))), lambda value: value in get_args(hint))]
+    if hint in KINDS:
+        return [KINDS[hint]]
+    if get_origin(hint) is Callable:
+        return [("a function of the round", callable)]
+    return [(f"a {hint.__name__}, an object of Python", lambda value: not isinstance(value, str | Real | list | dict | None))]
