@@ -146,7 +146,7 @@ def test_public_rows_that_are_not_like_the_private_ones_are_refused_and_nothing_
         (["--public", "public.csv"], "dp-adam does not use public data"),
         (["--method", "adadps", "--public", "nowhere.csv"], "no file nowhere.csv"),
         (["--method", "adadps", "--public", "public.csv", "--option", "rule"], "name=value"),
-        (["--method", "adadps", "--public", "public.csv", "--option", "rule=nadam"], "one of rmsprop, adagrad, adam"),
+        (["--method", "adadps", "--public", "public.csv", "--option", "rule=nadam"], "'rmsprop' or 'adagrad' or 'adam'"),
         (["--method", "adadps", "--public", "public.csv", "--option", "rules=adam"], "no option rules"),
         (["--method", "ideal"], "no privacy guarantee"),
     ],
