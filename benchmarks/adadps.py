@@ -15,7 +15,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +133,7 @@ class Runs:
             "sampling": poisson(BATCH / len(split.y)),
         }
 
-    @property
+    @cached_property
     def title(self) -> str:
         size = len(self.reviews.split.y)
         cost = epsilon(dp_sgd(**self.settings, clip_bound=1.0, learning_rate=1.0).planned_event(), 1 / size)

@@ -1,4 +1,4 @@
-"""Speed: private steps beside non-private ones and beside Opacus, networks, whole fits, imports, memory and durability.
+"""Speed: private steps beside non-private ones and beside Opacus, other methods, networks, fits, imports, memory, durability.
 
     python benchmarks/speed.py [--quick] [--json FILE]
 
@@ -21,7 +21,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import data, peers
+from benchmarks import data, dpsrm, peers, smooth_erm
 from benchmarks.data import Array, Split
 from benchmarks.networks import networks
 from benchmarks.report import Report, Row, interleaved, middle, spread
@@ -34,9 +34,10 @@ from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Rows
 from privopt.perexample.linear import LinearGrads, LinearOracle
 from privopt.perexample.losses import Logistic
+from privopt.perexample.public import PublicRows
 from privopt.privacy.ledger import Ledger
 from privopt.recipe import Recipe
-from privopt.recipes import dp_adam, dp_sgd
+from privopt.recipes import adadps, dp_adam, dp_sgd
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,52 @@ def descended(recipe: Recipe, design: Design, targets: Array) -> Array:
         step, memory = recipe.update.step(mean, memory, round_)
         parameters = parameters + step
     return parameters
+
+
+# ---------------------------------------------------------------- other methods
+
+
+def methods(size: Size) -> Iterator[Row]:
+    """AdaDPS beside DP-SGD, five passes of DP-SRM, and output perturbation from beginning to end."""
+    yield from _adadps_step(size)
+    a9a = data.a9a(size.rows)
+    oracle = _model(a9a)[1]
+    for batch in (50, 100, 200):
+        rounds = max(2, round(5 * len(a9a.y) / batch))
+        recipe = dpsrm._srm(rounds, batch, len(a9a.y), step=0.05, noise=1.0)
+        seconds = [_timed(partial(_private, recipe, oracle)) for _ in range(size.fits)]
+        yield _limited(f"DP-SRM, {a9a.name}, five passes in batches of {batch}", seconds, 0.5)
+    tables = {table.name: table for table in data.whole_tables()}
+    adult = smooth_erm.task(tables.get("ADULT", next(iter(tables.values()))))
+    fit = partial(LogisticRegression(1.0, delta=1e-5, method="output-perturbation", bounds=1.0).fit, adult.X, adult.y)
+    yield _limited(f"output perturbation, {adult.name}, whole fit", [_timed(fit) for _ in range(size.fits)], 1.0)
+
+
+def _adadps_step(size: Size) -> Iterator[Row]:
+    for split in (data.imdb(size.rows), data.a9a(size.rows), data.a9a(size.rows).dense()):
+        _, oracle = _model(split)
+        public = PublicRows(Design(split.X_test[:250], Frame(intercept=1.0)), split.y_test[:250], Logistic(), 20)
+        settings: dict[str, Any] = {
+            "rounds": 10 * size.steps, "noise_multiplier": 1.0, "clip_bound": 1.0, "learning_rate": 0.1,
+            "sampling": poisson(64 / len(split.y)),
+        }  # fmt: skip
+        recipes = {"dp-sgd": dp_sgd(**settings), "adadps": adadps(**settings, public=public)}
+        seconds = interleaved({name: partial(_private, recipe, oracle) for name, recipe in recipes.items()}, size.blocks)
+        ratio = seconds["adadps"] / seconds["dp-sgd"]
+        yield Row(
+            "methods",
+            f"AdaDPS step / DP-SGD step, {split.name} {split.storage}, batches of 64",
+            spread(ratio, " ×"),
+            "≤ 1.6 ×",
+            middle(ratio)[0] <= 1.6,
+            f"{spread(seconds['adadps'], ' µs', 1e6)}",
+            {"ratio": middle(ratio)},
+        )
+
+
+def _limited(name: str, seconds: list[float], limit: float) -> Row:
+    found = middle(seconds)
+    return Row("methods", name, spread(seconds, " s"), f"< {limit} s", found[0] < limit, "", {"seconds": found})
 
 
 # ---------------------------------------------------------------- fits, imports, memory
@@ -277,6 +324,7 @@ def _durable(recipe: Recipe, oracle: LinearOracle, waits: list[float]) -> int:
 SECTIONS = {
     "full-batch": full_batch_step,
     "small-batch": small_batch_step,
+    "methods": methods,
     "networks": lambda size: networks(size.blocks),
     "fit": whole_fit,
     "import": imports,

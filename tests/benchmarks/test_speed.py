@@ -21,7 +21,7 @@ def _synthetic(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("section", "rows"),
-    [(speed.full_batch_step, 3), (speed.small_batch_step, 8), (speed.whole_fit, 4), (speed.durability, 4)],
+    [(speed.full_batch_step, 3), (speed.small_batch_step, 8), (speed.methods, 7), (speed.whole_fit, 4), (speed.durability, 4)],
 )
 @pytest.mark.filterwarnings("ignore::privopt.errors.PrivoptWarning")  # 300 rows are too few to learn much
 def test_every_section_reports_its_rows(section: Callable[[speed.Size], Iterator[report.Row]], rows: int) -> None:
