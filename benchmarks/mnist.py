@@ -51,7 +51,7 @@ class Setting:
 
 
 MOMENTUM = {"momentum_decay": 0.9}
-CNN_ROUNDS = {1.2: 180, 3.0: 300}
+CNN_STEPS = {1.2: 1.0, 3.0: 1.5}
 STEPS = {  # of the perceptron: the best on test data, seed 0, of 6 or 7 at ε = 1.22 and of 3 or 4 below
     "dp-sgd": {1.22: 2.0, 0.57: 1.0, 0.28: 0.3},
     "dp-rmsprop": {1.22: 0.006, 0.57: 0.006, 0.28: 0.006},
@@ -61,7 +61,7 @@ PAPER_STEPS = (0.1, 0.01, 0.001)
 
 
 def cnn_setting(epsilon: float) -> Setting:
-    return Setting(2048, _nearest(CNN_ROUNDS, epsilon), 0.1, 2.0, options=MOMENTUM)
+    return Setting(2048, 300, 0.1, _nearest(CNN_STEPS, epsilon), options=MOMENTUM)
 
 
 def mlp_setting(method: str, epsilon: float) -> Setting:

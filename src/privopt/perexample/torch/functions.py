@@ -44,14 +44,14 @@ def per_example_norms(model: nn.Module, loss: Loss, inputs: Any, targets: Any = 
 
 
 def clipped_sum(
-    model: nn.Module, loss: Loss, inputs: Any, targets: Any = None, *, clip_bound: float, chunk: int | None = None
+    model: nn.Module, loss: Loss, inputs: Any, targets: Any, clip_bound: float, *, chunk: int | None = None
 ) -> dict[str, Tensor]:
     """Σᵢ gᵢ · min(1, C/‖gᵢ‖₂) by parameter. **Not private**: one example moves it by at most C, but no noise is added.
 
     An example whose gradient is not finite is left out. With `chunk` so many examples are computed at a time.
 
     >>> model = nn.Linear(2, 1, bias=False)
-    >>> clipped_sum(model, lambda output: output.sum(1), torch.tensor([[3.0, 4.0], [0.0, 1.0]]), clip_bound=1.0)
+    >>> clipped_sum(model, lambda output: output.sum(1), torch.tensor([[3.0, 4.0], [0.0, 1.0]]), None, 1.0)
     {'weight': tensor([[0.6000, 1.8000]])}
     """
     from privopt.perexample.torch.oracle import TorchOracle
