@@ -4,6 +4,7 @@ torch seeds its generators with 32 bits, which can be tried out one by one. Here
 from a generator of ours, anew for each call, so that ours is the only state there is to keep.
 """
 
+import atexit
 import os
 from collections.abc import Callable
 from functools import cache
@@ -23,9 +24,7 @@ FEW = 1 << 15  # numbers that are not worth a thread
 PART = 1 << 20  # numbers of one generator, always, so that a seed gives the same numbers on every machine
 _START, _WORDS, _SIZE = 24, 624, 5056  # where torch keeps the Mersenne twister's words, 8 bytes each, in a state of this size
 
-Job = tuple[
-    Tensor, float, torch.Generator, SimpleQueue[None]
-]  # numbers, their deviation, a generator, where it is told that they are drawn
+Job = tuple[Tensor, float, torch.Generator, SimpleQueue[None]]  # numbers, deviation, generator, and where to say "drawn"
 
 
 def normal(like: Tensor, deviation: float, rng: Rng) -> Callable[[Sum], Tensor]:
@@ -35,7 +34,7 @@ def normal(like: Tensor, deviation: float, rng: Rng) -> Callable[[Sum], Tensor]:
     """
     noise = torch.empty(like.numel(), dtype=torch.float64 if like.dtype == torch.float64 else torch.float32)
     parts, drawn = torch.split(noise, PART), SimpleQueue[None]()
-    jobs = _jobs(os.getpid()) if len(noise) > FEW else SimpleQueue[Job]()
+    jobs = _jobs(os.getpid()) if len(noise) > FEW else SimpleQueue[Job | None]()
     for part in parts:
         jobs.put((part, deviation, _generator(rng), drawn))
 
@@ -51,23 +50,32 @@ def normal(like: Tensor, deviation: float, rng: Rng) -> Callable[[Sum], Tensor]:
 
 
 @cache
-def _jobs(process: int) -> SimpleQueue[Job]:
-    """Where a process puts what its thread shall draw: a fork inherits no thread."""
-    jobs: SimpleQueue[Job] = SimpleQueue()
-    Thread(target=_draw_all, args=(jobs,), daemon=True).start()
+def _jobs(process: int) -> SimpleQueue[Job | None]:
+    """Where a process puts what its thread shall draw, and at its end None: a fork inherits no thread."""
+    jobs: SimpleQueue[Job | None] = SimpleQueue()
+    thread = Thread(target=_draw_all, args=(jobs,), daemon=True)
+    thread.start()
+    atexit.register(_end, jobs, thread)  # torch does not like to be interrupted
     return jobs
 
 
-def _draw_all(jobs: SimpleQueue[Job]) -> None:
-    while True:
-        _draw(*jobs.get())
+def _end(jobs: SimpleQueue[Job | None], thread: Thread) -> None:
+    jobs.put(None)
+    thread.join()
 
 
-def _draw_next(jobs: SimpleQueue[Job]) -> bool:
+def _draw_all(jobs: SimpleQueue[Job | None]) -> None:
+    while job := jobs.get():
+        _draw(*job)
+
+
+def _draw_next(jobs: SimpleQueue[Job | None]) -> bool:
     try:
-        _draw(*jobs.get_nowait())
+        job = jobs.get_nowait()
     except Empty:
         return False
+    if job:
+        _draw(*job)
     return True
 
 
