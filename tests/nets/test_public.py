@@ -137,7 +137,7 @@ def test_a_scale_for_each_parameter_may_be_given_instead() -> None:
         ({"method": "adadps"}, "needs public data.*or a scale"),
         ({"method": "pda-dpmd"}, "needs public data"),
         ({"method": "adadps", "public": (P, Q), "options": {"scale": np.ones(3)}}, "leave one out"),
-        ({"method": "adadps", "public": (P, Q), "options": {"rule": "nadam"}}, "one of rmsprop"),
+        ({"method": "adadps", "public": (P, Q), "options": {"rule": "nadam"}}, "'rmsprop' or 'adagrad'"),
         ({"method": "adadps", "public": (P, Q[:-1])}, "150 inputs, but 149 targets"),
     ],
 )
