@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from privopt.linear_model.defaults import Steps, default_rounds, default_steps
 from privopt.linear_model.scaling import Bounds
 from privopt.measure.samplers import Sampler, full_batch, poisson
 from privopt.perexample.grads import Vector
@@ -81,6 +82,25 @@ class Problem:
         if settings.fit_intercept:
             mask[:, -1] = 0.0
         return (ridge if settings.penalty == "ridge" else nonconvex)(settings.alpha, mask.ravel())
+
+    def rounds(self, like: str) -> int:
+        """How many, if a method like this one is not told."""
+        return self.settings.rounds or default_rounds(like, size=self.size, batch=self.batch, alone=self.alone)
+
+    def steps(self, like: str, rounds: int, noise_multiplier: float, **given: float | None) -> Steps:
+        """How a method like this one clips and steps; what is `given` takes the place of what the user said."""
+        said = {"clip_bound": self.settings.clip_bound, "learning_rate": self.settings.learning_rate}
+        return default_steps(
+            like,
+            self.loss,
+            size=self.size,
+            batch=self.batch,
+            width=self.width,
+            row_norm=self.row_norm,
+            rounds=rounds,
+            noise_multiplier=noise_multiplier,
+            **said | given,
+        )
 
     @property
     def batch_phrase(self) -> str | int:

@@ -11,7 +11,7 @@
 import math
 from typing import Any
 
-from privopt.linear_model.defaults import Steps, default_rounds, default_steps
+from privopt.linear_model.defaults import Steps
 from privopt.linear_model.methods.planned import Planned
 from privopt.linear_model.problem import Problem
 from privopt.recipe import Recipe
@@ -36,7 +36,7 @@ def plan_adam_bc(problem: Problem) -> Planned:
 
 def plan_dp2(problem: Problem) -> Planned:
     """DP²-RMSProp."""
-    rounds = _rounds(problem, "dp-rmsprop")
+    rounds = problem.rounds("dp-rmsprop")
     phase = problem.settings.options.get("phase", max(1, rounds // (2 * CYCLES)))
 
     def own(steps: Steps, noise_multiplier: float) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def plan_dp2(problem: Problem) -> Planned:
         clip = steps.clip_bound / (TYPICAL * stability)
         rate = math.sqrt(2) * steps.learning_rate / max(noise_multiplier * clip / problem.batch, 1.0)
         return {
-            "learning_rate": _steps(problem, "dp-gd", noise_multiplier, rounds).learning_rate,
+            "learning_rate": problem.steps("dp-gd", rounds, noise_multiplier).learning_rate,
             "phase": phase,
             "preconditioned_clip_bound": clip,
             "preconditioned_learning_rate": rate,
@@ -58,10 +58,10 @@ def plan_dp2(problem: Problem) -> Planned:
 
 def _planned(problem: Problem, like: str, build: Any, own: Any) -> Planned:
     """A plan with the clip bound, and what follows from it, that the method `like` has by default."""
-    rounds = _rounds(problem, like)
+    rounds = problem.rounds(like)
 
     def chosen(noise_multiplier: float) -> dict[str, Any]:
-        steps = _steps(problem, like, noise_multiplier, rounds)
+        steps = problem.steps(like, rounds, noise_multiplier)
         return {"clip_bound": steps.clip_bound, **own(steps, noise_multiplier), **problem.settings.options}
 
     def recipe(noise_multiplier: float) -> Recipe:
@@ -82,22 +82,3 @@ def _planned(problem: Problem, like: str, build: Any, own: Any) -> Planned:
         }
 
     return Planned(recipe, shown)
-
-
-def _rounds(problem: Problem, like: str) -> int:
-    return problem.settings.rounds or default_rounds(like, size=problem.size, batch=problem.batch, alone=problem.alone)
-
-
-def _steps(problem: Problem, like: str, noise_multiplier: float, rounds: int) -> Steps:
-    return default_steps(
-        like,
-        problem.loss,
-        size=problem.size,
-        batch=problem.batch,
-        width=problem.width,
-        row_norm=problem.row_norm,
-        rounds=rounds,
-        noise_multiplier=noise_multiplier,
-        clip_bound=problem.settings.clip_bound,
-        learning_rate=problem.settings.learning_rate,
-    )

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from privopt.linear_model.defaults import Steps, default_rounds, default_steps
 from privopt.linear_model.methods.planned import Planned
 from privopt.linear_model.problem import Problem
 from privopt.recipe import Recipe
@@ -14,24 +13,10 @@ def plan(problem: Problem) -> Planned:
     settings = problem.settings
     build = method_of(settings.method).recipe
     sampling = {"sampling": problem.sampler} if problem.batch < problem.size else {}
-    rounds = settings.rounds or default_rounds(settings.method, size=problem.size, batch=problem.batch, alone=problem.alone)
-
-    def steps(noise_multiplier: float) -> Steps:
-        return default_steps(
-            settings.method,
-            problem.loss,
-            size=problem.size,
-            batch=problem.batch,
-            width=problem.width,
-            row_norm=problem.row_norm,
-            rounds=rounds,
-            noise_multiplier=noise_multiplier,
-            clip_bound=settings.clip_bound,
-            learning_rate=settings.learning_rate,
-        )
+    rounds = problem.rounds(settings.method)
 
     def recipe(noise_multiplier: float) -> Recipe:
-        chosen = steps(noise_multiplier)
+        chosen = problem.steps(settings.method, rounds, noise_multiplier)
         return build(
             rounds=rounds,
             noise_multiplier=noise_multiplier,
@@ -43,7 +28,7 @@ def plan(problem: Problem) -> Planned:
         )
 
     def shown(noise_multiplier: float) -> dict[str, Any]:
-        chosen = steps(noise_multiplier)
+        chosen = problem.steps(settings.method, rounds, noise_multiplier)
         return {
             "batch size": problem.batch_phrase,
             "clip bound": chosen.clip_bound,

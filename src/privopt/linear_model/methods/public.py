@@ -18,7 +18,7 @@ from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
-from privopt.linear_model.defaults import default_rounds, default_steps, shape
+from privopt.linear_model.defaults import shape
 from privopt.linear_model.methods.planned import Planned
 from privopt.linear_model.problem import Problem, Side
 from privopt.linear_model.side import BATCH
@@ -35,7 +35,7 @@ def plan(problem: Problem) -> Planned:
     """AdaDPS, DP-R-Pub, DP-Adam-Pub, PDA-DPMD, warm start, ideal and AdaS."""
     settings, side, build = problem.settings, problem.side, method_of(problem.settings.method).recipe
     assert side is not None
-    rounds = settings.rounds or default_rounds("dp-gd", size=problem.size, batch=problem.batch, alone=problem.alone)
+    rounds = problem.rounds("dp-gd")
     takes = signature(build).parameters
 
     def chosen(noise_multiplier: float) -> Chosen:
@@ -62,17 +62,8 @@ def plan(problem: Problem) -> Planned:
 def _like(method: str, problem: Problem, noise_multiplier: float, rounds: int, longer: float = 1.0) -> Chosen:
     """The clip bound and step of a method that divides by nothing; a clip bound that is given is of vectors `longer` times g."""
     given = problem.settings.clip_bound
-    steps = default_steps(
-        method,
-        problem.loss,
-        size=problem.size,
-        batch=problem.batch,
-        width=problem.width,
-        row_norm=problem.row_norm,
-        rounds=rounds,
-        noise_multiplier=noise_multiplier,
-        clip_bound=None if given is None else given / longer,
-    )
+    clip_bound = None if given is None else given / longer
+    steps = problem.steps(method, rounds, noise_multiplier, clip_bound=clip_bound, learning_rate=None)
     return {"clip_bound": steps.clip_bound, "learning_rate": steps.learning_rate, **steps.options}
 
 

@@ -14,7 +14,7 @@ is least gives a change aC₁ a noise multiplier that is √(√2/a) times that 
 
 from typing import Any
 
-from privopt.linear_model.defaults import Steps, default_rounds, default_steps, shape
+from privopt.linear_model.defaults import shape
 from privopt.linear_model.methods.planned import Planned
 from privopt.linear_model.problem import Problem
 from privopt.recipe import Recipe
@@ -28,14 +28,14 @@ REFRESH, CHANGE = 0.2, 0.1  # γ, and C₂ in units of C₁
 
 def plan_srm(problem: Problem) -> Planned:
     """DP-SRM."""
-    kind, settings, rounds = shape(problem.loss), problem.settings, _rounds(problem)
+    kind, settings, rounds = shape(problem.loss), problem.settings, problem.rounds("dp-gd")
 
     def arguments(noise_multiplier: float) -> dict[str, Any]:
-        clip_bound = _plain(problem, rounds, noise_multiplier).clip_bound
+        clip_bound = problem.steps("dp-gd", rounds, noise_multiplier).clip_bound
         refresh = settings.options.get("refresh", REFRESH)
         change_bound = settings.options.get("change_bound", CHANGE * clip_bound)
         lasting = refresh + (1 - refresh) * change_bound / clip_bound
-        plain = _plain(problem, rounds, lasting / refresh * noise_multiplier, clip_bound)
+        plain = problem.steps("dp-gd", rounds, lasting / refresh * noise_multiplier, clip_bound=clip_bound)
         return {
             "clip_bound": clip_bound,
             "change_bound": change_bound,
@@ -59,11 +59,11 @@ def plan_srm(problem: Problem) -> Planned:
 
 def plan_spiderboost(problem: Problem) -> Planned:
     """Private SpiderBoost."""
-    kind, settings, rounds = shape(problem.loss), problem.settings, _rounds(problem)
+    kind, settings, rounds = shape(problem.loss), problem.settings, problem.rounds("dp-gd")
 
     def arguments(noise_multiplier: float) -> dict[str, Any]:
         anchor_noise = settings.options.get("anchor_noise", ANCHOR_NOISE * problem.size / problem.batch)
-        plain = _plain(problem, rounds, anchor_noise * noise_multiplier * problem.batch / problem.size)
+        plain = problem.steps("dp-gd", rounds, anchor_noise * noise_multiplier * problem.batch / problem.size)
         return {
             "clip_bound": plain.clip_bound,
             "smoothness": kind.curvature * problem.row_norm**2,
@@ -83,26 +83,6 @@ def plan_spiderboost(problem: Problem) -> Planned:
         )
 
     return Planned(recipe, lambda noise_multiplier: _shown(problem, arguments(noise_multiplier)))
-
-
-def _rounds(problem: Problem) -> int:
-    return problem.settings.rounds or default_rounds("dp-gd", size=problem.size, batch=problem.batch, alone=problem.alone)
-
-
-def _plain(problem: Problem, rounds: int, noise_multiplier: float, clip_bound: float | None = None) -> Steps:
-    """How plain descent would clip and step."""
-    return default_steps(
-        "dp-gd",
-        problem.loss,
-        size=problem.size,
-        batch=problem.batch,
-        width=problem.width,
-        row_norm=problem.row_norm,
-        rounds=rounds,
-        noise_multiplier=noise_multiplier,
-        clip_bound=problem.settings.clip_bound if clip_bound is None else clip_bound,
-        learning_rate=problem.settings.learning_rate,
-    )
 
 
 def _shown(problem: Problem, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ variance of a noisy gradient: the first term is that of a batch, and absent when
 import math
 from typing import Any
 
-from privopt.linear_model.defaults import default_rounds, shape
+from privopt.linear_model.defaults import shape
 from privopt.linear_model.methods.planned import Planned
 from privopt.linear_model.problem import Problem
 from privopt.perexample.losses import Huber, Logistic, Loss, Multinomial
@@ -18,7 +18,7 @@ from privopt.recipes import rrpsgd
 def plan(problem: Problem) -> Planned:
     """The most rounds, clip bound and step, unless they are given."""
     settings, kind = problem.settings, shape(problem.loss)
-    rounds = settings.rounds or default_rounds("rrpsgd", size=problem.size, batch=problem.batch, alone=problem.alone)
+    rounds = problem.rounds("rrpsgd")
     clip_bound = settings.clip_bound or kind.largest * problem.row_norm
     smoothness = kind.curvature * problem.row_norm**2
     dimension = problem.loss.outputs * problem.width
