@@ -1,5 +1,8 @@
 """Randomness: the system's unless a seed says otherwise, and states that can be kept."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -9,6 +12,13 @@ from privopt.measure.randomness import generator, key, laplace, restored, state
 def test_without_a_seed_no_two_generators_are_alike() -> None:
     firsts = {int(generator().integers(2**62)) for _ in range(200)}
     assert len(firsts) == 200
+
+
+def test_without_a_seed_no_two_processes_are_alike() -> None:
+    """In processes of their own, where no fixture sets the entropy."""
+    draw = "from privopt.measure.randomness import generator; print(generator().integers(2**62))"
+    drawn = {subprocess.run([sys.executable, "-c", draw], capture_output=True, check=True).stdout for _ in range(2)}
+    assert len(drawn) == 2
 
 
 def test_a_seed_repeats_and_another_does_not() -> None:

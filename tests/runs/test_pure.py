@@ -21,7 +21,7 @@ def written(path: Path, schema: Schema) -> Path:
 
 
 def test_a_table_that_a_schema_describes_is_learnt_without_delta(tmp_path: Path) -> None:
-    file, run = patients(tmp_path / "patients.csv"), tmp_path / "run"
+    file, run = patients(tmp_path / "patients.csv", 10_000), tmp_path / "run"
     schema = written(tmp_path / "schema.json", SCHEMA)
     printed = privopt("train", file, "--target", "readmitted", *ORDER, "--schema", schema, "--out", run)
     assert "δ = 0)-differentially private" in printed
