@@ -154,7 +154,7 @@ def descended(recipe: Recipe, design: Design, targets: Array) -> Array:
         batch = design.take(None)
         mean = batch.weighted_sum(loss.residuals(batch.scores(parameters), targets)) / len(design)
         step, memory = recipe.update.step(mean, memory, round_)
-        parameters = parameters + step
+        parameters = step.taken(parameters)
     return parameters
 
 

@@ -99,8 +99,7 @@ def run(
                 direction = direction + recipe.regularizer.gradient(here)
             step, memory = recipe.update.step(direction, memory, done, known)
             side, carry = recipe.side.observe(noisy.value, side, done), noisy.carry
-            step += here
-            at = Trajectory(step, here)
+            at = Trajectory(step.taken(here), here)
             kept = recipe.release.observe(kept, done, rounds, at.current)
             done += 1
             del noisy, direction, step, here  # theirs, too

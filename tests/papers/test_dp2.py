@@ -95,7 +95,7 @@ def test_bound_and_rate_of_even_phases_are_those_of_odd_ones_unless_given() -> N
     assert bounds == [2.0] * 6
     other = recipe(2, 1.0)
     assert [other.measurement(round_).bound for round_ in range(6)] == [C1, C1, C2, C2, C1, C1]
-    steps = [float(other.update.step(np.ones(1), {}, round_)[0][0]) for round_ in range(6)]
+    steps = [float(other.update.step(np.ones(1), {}, round_)[0].displacement[0]) for round_ in range(6)]
     assert steps == [-RATE1, -RATE1, -RATE2, -RATE2, -RATE1, -RATE1]
 
 
@@ -108,7 +108,7 @@ def test_rates_may_be_schedules() -> None:
         phase=2,
         preconditioned_learning_rate=0.5,
     )
-    steps = [float(decaying.update.step(np.ones(1), {}, round_)[0][0]) for round_ in range(8)]
+    steps = [float(decaying.update.step(np.ones(1), {}, round_)[0].displacement[0]) for round_ in range(8)]
     np.testing.assert_allclose(steps, [-1, -1, -0.5, -0.5, -0.1, -0.1, -0.5, -0.5])
 
 

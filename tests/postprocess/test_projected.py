@@ -23,10 +23,10 @@ def test_iterates_stay_in_the_ball_and_go_where_the_rule_goes_inside_it() -> Non
         direction = rng.standard_normal(3)
         wanted, free = plain.step(direction, free, round_)
         step, memory = rule.step(direction, memory, round_)
-        away = at + wanted - start
+        away = at + wanted.displacement - start
         expected = start + away * min(1.0, 2.0 / np.linalg.norm(away))  # the nearest point of the ball
         cut += bool(np.linalg.norm(away) > 2.0)
-        at = at + step
+        at = step.taken(at)
         np.testing.assert_allclose(at, expected, rtol=1e-11)
     assert 10 < cut < 190  # both happen
 

@@ -102,18 +102,18 @@ KNOWN = Known(gradient=np.array([2.0, 0.5]))
 
 def test_public_rmsprop_divides_by_the_public_gradient_and_not_by_its_own() -> None:
     step, _ = public_rmsprop(0.1, decay=0.75, stability=0.0).step(G, {"second": np.zeros(2)}, 0, KNOWN)
-    np.testing.assert_allclose(step, -0.1 * G / (0.5 * np.array([2.0, 0.5])))
+    np.testing.assert_allclose(step.displacement, -0.1 * G / (0.5 * np.array([2.0, 0.5])))
 
 
 def test_public_adam_s_first_step_is_corrected_for_its_start() -> None:
     rule = public_adam(0.1, weight=0.25, stability=0.0)
     step, _ = rule.step(G, rule.start(G), 0, KNOWN)
-    np.testing.assert_allclose(step, -0.1 * (0.25 * G + 0.75 * np.array([2.0, 0.5])) / np.array([2.0, 0.5]))
+    np.testing.assert_allclose(step.displacement, -0.1 * (0.25 * G + 0.75 * np.array([2.0, 0.5])) / np.array([2.0, 0.5]))
 
 
 def test_a_mirror_mix_goes_from_the_private_to_the_public_gradient_and_stays_there() -> None:
     rule = mirror_mix(0.1, horizon=4)
-    steps = [rule.step(G, {}, round_, KNOWN)[0] for round_ in (0, 2, 4, 9)]
+    steps = [rule.step(G, {}, round_, KNOWN)[0].displacement for round_ in (0, 2, 4, 9)]
     np.testing.assert_allclose(steps[0], -0.1 * G)
     np.testing.assert_allclose(steps[1], -0.1 * (np.sqrt(0.5) * G + (1 - np.sqrt(0.5)) * np.array([2.0, 0.5])))
     for late in steps[2:]:
@@ -127,7 +127,7 @@ def test_a_warm_up_hands_over_with_a_round_and_a_memory_of_its_own() -> None:
         _, memory = rule.step(0 * G, memory, round_, KNOWN)
     np.testing.assert_allclose(memory["first second"], (1 - 0.99**2) * np.array([4.0, 0.25]))
     step, _ = rule.step(G, memory, 2, KNOWN)
-    np.testing.assert_allclose(step, -G)  # the schedule begins when the private rounds do
+    np.testing.assert_allclose(step.displacement, -G)  # the schedule begins when the private rounds do
 
 
 @pytest.mark.parametrize("rule", [public_rmsprop(0.1), public_adam(0.1), mirror_mix(0.1, 3)], ids=str)

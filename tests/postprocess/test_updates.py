@@ -21,7 +21,7 @@ def steps(rule: UpdateRule, count: int) -> list[Vector]:
     memory, taken = rule.start(G), []
     for round_ in range(count):
         step, memory = rule.step(G, memory, round_, Known(gradient=0 * G))
-        taken.append(step)
+        taken.append(step.displacement)
     return taken
 
 
@@ -33,7 +33,7 @@ def test_sgd_takes_no_step_longer_than_the_longest() -> None:
     np.testing.assert_allclose(steps(sgd(0.1, longest=1.0), 1)[0], -0.1 * G)
     np.testing.assert_allclose(steps(sgd(0.1, longest=0.01), 1)[0], -0.01 * G / np.linalg.norm(G))
     still, _ = sgd(0.1, longest=0.01).step(0 * G, {}, 0)
-    np.testing.assert_array_equal(still, 0 * G)
+    np.testing.assert_array_equal(still.displacement, 0 * G)
 
 
 def test_momentum_adds_up_what_came_before() -> None:
@@ -71,14 +71,18 @@ def test_a_ceiling_does_not_change_what_is_remembered() -> None:
 
 
 @pytest.mark.parametrize("name", UPDATES)
-def test_a_step_is_an_array_of_its_own(name: str) -> None:
-    """The loop turns it into the next iterate, in place."""
-    rule, direction = UPDATES[name], G.copy()
+def test_a_step_leads_to_an_array_of_its_own_and_to_the_same_one_in_torch(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    rule, here = UPDATES[name], 3 * G
     memory = rule.start(G)
     for round_ in range(3):
-        step, memory = rule.step(direction, memory, round_, Known(gradient=0 * G))
-        arrays = [direction, *(value for value in memory.values() if isinstance(value, np.ndarray))]
-        assert not any(np.shares_memory(step, array) for array in arrays)
+        step, memory = rule.step(G, memory, round_, Known(gradient=0 * G))
+        there = step.taken(here)
+        np.testing.assert_array_equal(there, here + step.displacement)
+        arrays = [G, here, step.along, *(value for value in memory.values() if isinstance(value, np.ndarray))]
+        assert not any(np.shares_memory(there, array) for array in arrays)
+        in_torch = step._replace(along=torch.tensor(step.along)).taken(torch.tensor(here))
+        np.testing.assert_allclose(in_torch.numpy(), there, rtol=1e-15)
 
 
 @given(st.integers(0, 1000))

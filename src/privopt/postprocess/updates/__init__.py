@@ -7,12 +7,13 @@ from privopt.postprocess.updates.projected import projected
 from privopt.postprocess.updates.public_adam import public_adam
 from privopt.postprocess.updates.public_rmsprop import public_rmsprop
 from privopt.postprocess.updates.rmsprop import rmsprop
-from privopt.postprocess.updates.rule import State, UpdateRule
+from privopt.postprocess.updates.rule import State, Step, UpdateRule
 from privopt.postprocess.updates.sgd import sgd
 from privopt.postprocess.updates.warm_up import warm_up
 
 __all__ = [
     "State",
+    "Step",
     "UpdateRule",
     "adam",
     "mirror_mix",

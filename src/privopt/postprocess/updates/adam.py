@@ -7,7 +7,7 @@ from typing import Any
 from array_api_compat import array_namespace
 
 from privopt.postprocess.schedules import Schedule, as_schedule
-from privopt.postprocess.updates.rule import NOTHING, State
+from privopt.postprocess.updates.rule import NOTHING, State, Step
 from privopt.trajectory import Known
 
 
@@ -32,7 +32,7 @@ class adam:  # noqa: N801  # a constructor that reads as a phrase
     def start(self, parameters: Any) -> State:
         return {"first": 0 * parameters, "second": 0 * parameters}
 
-    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Any, State]:
+    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Step, State]:
         xp = array_namespace(direction)
         first = self.first_decay * state["first"] + (1 - self.first_decay) * direction
         second = self.second_decay * state["second"] + (1 - self.second_decay) * direction**2
@@ -44,5 +44,5 @@ class adam:  # noqa: N801  # a constructor that reads as a phrase
             square = xp.clip(square - self.noise_variance, min=self.floor)
         if self.ceiling != math.inf:
             square = xp.clip(square, max=self.ceiling)
-        step = -as_schedule(self.learning_rate)(round_) * mean / (xp.sqrt(square) + self.stability)
-        return step, {"first": first, "second": second}
+        along = mean / (xp.sqrt(square) + self.stability)
+        return Step(as_schedule(self.learning_rate)(round_), along), {"first": first, "second": second}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from privopt.postprocess.schedules import Schedule, as_schedule
-from privopt.postprocess.updates.rule import NOTHING, State, public
+from privopt.postprocess.updates.rule import NOTHING, State, Step, public
 from privopt.trajectory import Known
 
 
@@ -19,7 +19,7 @@ class mirror_mix:  # noqa: N801  # a constructor that reads as a phrase
     def start(self, parameters: Any) -> State:
         return {}
 
-    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Any, State]:
+    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Step, State]:
         share = math.cos(math.pi * min(round_ / self.horizon, 1.0) / 2)
         mixed = share * direction + (1 - share) * public(known)
-        return -as_schedule(self.learning_rate)(round_) * mixed, state
+        return Step(as_schedule(self.learning_rate)(round_), mixed), state

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from privopt.postprocess.schedules import Schedule, as_schedule
-from privopt.postprocess.updates.rule import NOTHING, State
+from privopt.postprocess.updates.rule import NOTHING, State, Step
 from privopt.trajectory import Known
 
 
@@ -18,6 +18,6 @@ class momentum:  # noqa: N801  # a constructor that reads as a phrase
     def start(self, parameters: Any) -> State:
         return {"velocity": 0 * parameters}
 
-    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Any, State]:
+    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Step, State]:
         velocity = self.decay * state["velocity"] + direction
-        return -as_schedule(self.learning_rate)(round_) * velocity, {"velocity": velocity}
+        return Step(as_schedule(self.learning_rate)(round_), velocity), {"velocity": velocity}

@@ -7,7 +7,7 @@ from typing import Any
 from array_api_compat import array_namespace
 
 from privopt.errors import CompositionError
-from privopt.postprocess.updates.rule import NOTHING, State, UpdateRule
+from privopt.postprocess.updates.rule import NOTHING, State, Step, UpdateRule
 from privopt.trajectory import Known
 
 
@@ -25,12 +25,12 @@ class projected:  # noqa: N801  # a constructor that reads as a phrase
     def start(self, parameters: Any) -> State:
         return {**self.rule.start(parameters), "moved": 0 * parameters}
 
-    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Any, State]:
+    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Step, State]:
         own = {name: value for name, value in state.items() if name != "moved"}
         step, own = self.rule.step(direction, own, round_, known)
-        moved = state["moved"] + step
+        moved = step.taken(state["moved"])
         length = float(array_namespace(moved).linalg.vector_norm(moved))
         if length > self.radius:
             moved = moved * (self.radius / length)
-            step = moved - state["moved"]
+            step = Step(1.0, state["moved"] - moved)
         return step, {**own, "moved": moved}

@@ -6,7 +6,7 @@ from typing import Any
 from array_api_compat import array_namespace
 
 from privopt.postprocess.schedules import Schedule, as_schedule
-from privopt.postprocess.updates.rule import NOTHING, State, public
+from privopt.postprocess.updates.rule import NOTHING, State, Step, public
 from privopt.trajectory import Known
 
 
@@ -26,11 +26,12 @@ class public_adam:  # noqa: N801  # a constructor that reads as a phrase
     def start(self, parameters: Any) -> State:
         return {"first": 0 * parameters, "second": 0 * parameters}
 
-    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Any, State]:
+    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Step, State]:
         xp, gradient = array_namespace(direction), public(known)
         mixed = self.weight * direction + (1 - self.weight) * gradient
         first = self.first_decay * state["first"] + (1 - self.first_decay) * mixed
         second = self.second_decay * state["second"] + (1 - self.second_decay) * gradient**2
         mean = first / (1 - self.first_decay ** (round_ + 1))
         root = xp.sqrt(second / (1 - self.second_decay ** (round_ + 1)))
-        return -as_schedule(self.learning_rate)(round_) * mean / (root + self.stability), {"first": first, "second": second}
+        along = mean / (root + self.stability)
+        return Step(as_schedule(self.learning_rate)(round_), along), {"first": first, "second": second}

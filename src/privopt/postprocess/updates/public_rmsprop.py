@@ -6,7 +6,7 @@ from typing import Any
 from array_api_compat import array_namespace
 
 from privopt.postprocess.schedules import Schedule, as_schedule
-from privopt.postprocess.updates.rule import NOTHING, State, public
+from privopt.postprocess.updates.rule import NOTHING, State, Step, public
 from privopt.trajectory import Known
 
 
@@ -21,7 +21,7 @@ class public_rmsprop:  # noqa: N801  # a constructor that reads as a phrase
     def start(self, parameters: Any) -> State:
         return {"second": 0 * parameters}
 
-    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Any, State]:
+    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Step, State]:
         xp = array_namespace(direction)
         second = self.decay * state["second"] + (1 - self.decay) * public(known) ** 2
-        return -as_schedule(self.learning_rate)(round_) * direction / (xp.sqrt(second) + self.stability), {"second": second}
+        return Step(as_schedule(self.learning_rate)(round_), direction / (xp.sqrt(second) + self.stability)), {"second": second}

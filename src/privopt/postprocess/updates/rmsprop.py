@@ -7,7 +7,7 @@ from typing import Any
 from array_api_compat import array_namespace
 
 from privopt.postprocess.schedules import Schedule, as_schedule
-from privopt.postprocess.updates.rule import NOTHING, State
+from privopt.postprocess.updates.rule import NOTHING, State, Step
 from privopt.trajectory import Known
 
 
@@ -26,8 +26,8 @@ class rmsprop:  # noqa: N801  # a constructor that reads as a phrase
     def start(self, parameters: Any) -> State:
         return {"second": 0 * parameters}
 
-    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Any, State]:
+    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Step, State]:
         xp = array_namespace(direction)
         second = self.decay * state["second"] + (1 - self.decay) * direction**2
         held = second if self.ceiling == math.inf else xp.clip(second, max=self.ceiling)
-        return -as_schedule(self.learning_rate)(round_) * direction / (xp.sqrt(held) + self.stability), {"second": second}
+        return Step(as_schedule(self.learning_rate)(round_), direction / (xp.sqrt(held) + self.stability)), {"second": second}

@@ -1,12 +1,34 @@
 """The slot: an update rule turns a direction into a step, and keeps its memory in named arrays (so that it can be saved)."""
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+from array_api_compat import is_torch_array
 
 from privopt.errors import CompositionError
 from privopt.trajectory import Known
 
 State = dict[str, Any]  # arrays by name; an empty one for a rule without memory
 NOTHING = Known()
+
+
+class Step(NamedTuple):
+    """θ ← θ − rate · along."""
+
+    rate: float
+    along: Any
+
+    @property
+    def displacement(self) -> Any:
+        """What is added to the iterate."""
+        return -self.rate * self.along
+
+    def taken(self, here: Any) -> Any:
+        """The next iterate. For torch in one pass: an iterate may be too large for a cache."""
+        if is_torch_array(here):
+            return here.add(self.along, alpha=-self.rate)
+        there = self.displacement
+        there += here
+        return there
 
 
 class UpdateRule(Protocol):
@@ -16,11 +38,8 @@ class UpdateRule(Protocol):
         """The memory before the first round; it depends on the shape of the parameters only."""
         ...
 
-    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Any, State]:
-        """What to add to the iterate, and the memory after; `known` is the side information of the round.
-
-        The step is an array of its own, neither the direction nor a part of the memory: it is turned into the next iterate.
-        """
+    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Step, State]:
+        """Where to go from the iterate, and the memory after; `known` is the side information of the round."""
         ...
 
 

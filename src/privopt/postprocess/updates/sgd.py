@@ -7,7 +7,7 @@ from typing import Any
 from array_api_compat import array_namespace
 
 from privopt.postprocess.schedules import Schedule, as_schedule
-from privopt.postprocess.updates.rule import NOTHING, State
+from privopt.postprocess.updates.rule import NOTHING, State, Step
 from privopt.trajectory import Known
 
 
@@ -21,9 +21,9 @@ class sgd:  # noqa: N801  # a constructor that reads as a phrase
     def start(self, parameters: Any) -> State:
         return {}
 
-    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Any, State]:
+    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Step, State]:
         rate = as_schedule(self.learning_rate)(round_)
         if self.longest < math.inf:
             length = float(array_namespace(direction).linalg.vector_norm(direction))
             rate = rate if rate * length <= self.longest else self.longest / length
-        return -rate * direction, state
+        return Step(rate, direction), state

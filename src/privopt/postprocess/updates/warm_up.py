@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from privopt.postprocess.updates.rule import NOTHING, State, UpdateRule, public
+from privopt.postprocess.updates.rule import NOTHING, State, Step, UpdateRule, public
 from privopt.trajectory import Known
 
 
@@ -18,7 +18,7 @@ class warm_up:  # noqa: N801  # a constructor that reads as a phrase
     def start(self, parameters: Any) -> State:
         return _named("first", self.first.start(parameters)) | _named("then", self.then.start(parameters))
 
-    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Any, State]:
+    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Step, State]:
         if round_ < self.rounds:
             step, memory = self.first.step(direction + public(known), _part("first", state), round_, known)
             return step, state | _named("first", memory)
