@@ -24,7 +24,7 @@ FEW = 1 << 15  # numbers that are not worth a thread
 PART = 1 << 20  # numbers of one generator, always, so that a seed gives the same numbers on every machine
 _START, _WORDS, _SIZE = 24, 624, 5056  # where torch keeps the Mersenne twister's words, 8 bytes each, in a state of this size
 
-Job = tuple[Tensor, float, torch.Generator, SimpleQueue[None]]  # numbers, deviation, generator, and where to say "drawn"
+Job = tuple[Tensor, float, bytes, SimpleQueue[None]]  # numbers, deviation, words of a generator, and where to say "drawn"
 
 
 def normal(like: Tensor, deviation: float, rng: Rng) -> Callable[[Sum], Tensor]:
@@ -36,7 +36,7 @@ def normal(like: Tensor, deviation: float, rng: Rng) -> Callable[[Sum], Tensor]:
     parts, drawn = torch.split(noise, PART), SimpleQueue[None]()
     jobs = _jobs(os.getpid()) if len(noise) > FEW else SimpleQueue[Job | None]()
     for part in parts:
-        jobs.put((part, deviation, _generator(rng), drawn))
+        jobs.put((part, deviation, rng.bytes(4 * _WORDS), drawn))
 
     def added(total: Sum) -> Tensor:
         while _draw_next(jobs):  # what nobody has begun with
@@ -79,8 +79,8 @@ def _draw_next(jobs: SimpleQueue[Job | None]) -> bool:
     return True
 
 
-def _draw(numbers: Tensor, deviation: float, generator: torch.Generator, drawn: SimpleQueue[None]) -> None:
-    numbers.normal_(0.0, deviation, generator=generator)
+def _draw(numbers: Tensor, deviation: float, words: bytes, drawn: SimpleQueue[None]) -> None:
+    numbers.normal_(0.0, deviation, generator=_generator(words))
     drawn.put(None)
 
 
@@ -89,10 +89,10 @@ def brought(numbers: NDArray[Any], like: Tensor) -> Tensor:
     return torch.from_numpy(numbers).to(like)
 
 
-def _generator(rng: Rng) -> torch.Generator:
-    """A generator whose whole state comes from `rng`."""
+def _generator(words: bytes) -> torch.Generator:
+    """A generator whose whole state is given."""
     made, state = torch.Generator(), _blank().copy()
-    state[_START : _START + 8 * _WORDS].view(np.uint64)[:] = np.frombuffer(rng.bytes(4 * _WORDS), dtype=np.uint32)
+    state[_START : _START + 8 * _WORDS].view(np.uint64)[:] = np.frombuffer(words, dtype=np.uint32)
     made.set_state(torch.from_numpy(state))
     return made
 

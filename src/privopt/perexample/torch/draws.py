@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -43,6 +44,10 @@ def begin(seed: int) -> None:
 
     `torch.manual_seed` also leaves word for devices that nobody uses, which takes as long as a step of a small model.
     """
-    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    elsewhere = used or torch.backends.mps.is_available() or torch.xpu.is_available()
-    (torch if elsewhere else torch.default_generator).manual_seed(seed)
+    used = torch.cuda.is_initialized() or _others()  # type: ignore[no-untyped-call]
+    (torch if used else torch.default_generator).manual_seed(seed)
+
+
+@cache
+def _others() -> bool:
+    return torch.backends.mps.is_available() or torch.xpu.is_available()

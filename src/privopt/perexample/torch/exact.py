@@ -5,21 +5,21 @@ activations and their gradients are halves; here they are turned into single pre
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import Tensor
 
 
-@contextmanager
-def exact(device: torch.device) -> Iterator[None]:
+def exact(device: torch.device) -> AbstractContextManager[object]:
     """Without autocast and without a graph, for a while."""
-    with torch.no_grad():
-        if torch.is_autocast_enabled(device.type):
-            with torch.autocast(device.type, enabled=False):
-                yield
-        else:
-            yield
+    return _without_autocast(device) if torch.is_autocast_enabled(device.type) else torch.no_grad()
+
+
+@contextmanager
+def _without_autocast(device: torch.device) -> Iterator[None]:
+    with torch.no_grad(), torch.autocast(device.type, enabled=False):
+        yield
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -41,8 +41,10 @@ class Layout:
             self.size += parameter.numel()
 
         self.names = {parameter: name for name, parameter in self.parameters.items()}
-        self._shapes = {name: parameter.shape for name, parameter in self.parameters.items()}
-        self._sizes = [shape.numel() for shape in self._shapes.values()]
+        self._places = {
+            name: (parameter.shape, torch.empty(parameter.shape, device="meta").stride(), self.slices[name].start)
+            for name, parameter in self.parameters.items()
+        }
 
     def view(self, name: str, vector: Tensor) -> Tensor:
         """One parameter's part of a flat vector, in the parameter's shape; no copy."""
@@ -50,8 +52,8 @@ class Layout:
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
         """A flat vector by parameter."""
-        parts = vector.split_with_sizes(self._sizes)
-        return {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
+        first = vector.storage_offset()
+        return {name: vector.as_strided(shape, strides, first + start) for name, (shape, strides, start) in self._places.items()}
 
     def flat(self) -> Tensor:
         """The parameters' present values as a new flat vector."""

@@ -49,8 +49,12 @@ def per_example(loss: Loss) -> Loss:
     ignored = getattr(loss, "ignore_index", None)
 
     def values(output: Any, *targets: Any) -> Tensor:
-        check_targets(loss, output, *targets)
-        found: Tensor = inner(output, *targets)
+        check_targets(loss, output, *targets, labels=isinstance(output, Tensor) and output.device.type != "cpu")
+        try:
+            found: Tensor = inner(output, *targets)
+        except IndexError:  # a label that is no class; elsewhere than on the CPU that would end the process
+            check_targets(loss, output, *targets)
+            raise
         if found.ndim == 0:
             raise UnsupportedLoss(f'{type(loss).__name__} gives one value for a batch even with reduction="none".')
         if found.ndim == 1:
@@ -64,8 +68,11 @@ def per_example(loss: Loss) -> Loss:
     return values
 
 
-def check_targets(loss: Loss, output: Any, *targets: Any) -> None:
-    """Refuse targets that a loss of torch cannot take. The message says what may be, never what is."""
+def check_targets(loss: Loss, output: Any, *targets: Any, labels: bool = True) -> None:
+    """Refuse targets that a loss of torch cannot take: shapes, kinds and, if asked, `labels`.
+
+    The message says what may be, never what is.
+    """
     if len(targets) != 1 or not isinstance(output, Tensor) or not isinstance(targets[0], Tensor):
         return
     (target,), kind = targets, type(loss).__name__
@@ -84,7 +91,13 @@ def check_targets(loss: Loss, output: Any, *targets: Any) -> None:
             raise UnsupportedLoss(
                 f"{kind} takes one class for each of {_shape(output)} without dimension 1, but the targets are {_shape(target)}."
             )
-        _check_range(loss, output.shape[1], target)
+        if output.shape[1] == 1:
+            raise UnsupportedLoss(
+                f"{kind} of one output is the same for every label. Give the model one output for each class, or use "
+                "BCEWithLogitsLoss."
+            )
+        if labels:
+            _check_range(loss, output.shape[1], target)
     if isinstance(loss, ALIKE):
         if target.shape != output.shape:
             raise UnsupportedLoss(
@@ -98,11 +111,6 @@ def check_targets(loss: Loss, output: Any, *targets: Any) -> None:
 def _check_range(loss: Loss, classes: int, target: Tensor) -> None:
     if not target.numel():
         return
-    if classes == 1:
-        raise UnsupportedLoss(
-            f"{type(loss).__name__} of one output is the same for every label. Give the model one output for each class, or use "
-            "BCEWithLogitsLoss."
-        )
     lowest, highest = target.aminmax()
     if int(lowest) >= 0 and int(highest) < classes:
         return

@@ -35,18 +35,23 @@ class _Observed:
     layer: LayerGrads
     dim: int
 
-    def hook(self, tape: Tape) -> Callable[..., Any]:
-        def hook(module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> Tensor | None:
-            if not tape.recording or not output.requires_grad:
-                return None
-            if kwargs:
-                args = inspect.signature(type(module).forward).bind(module, *args, **kwargs).args[1:]
-            changed = output.clone() if output._is_view() else None  # an in-place change of a view would bypass the tap
-            kept = [x.detach() for x in args if isinstance(x, Tensor)]
-            tape.tap(self.name, type(module).__name__, [output if changed is None else changed], kept, self._made(kept))
-            return changed
+    def forward(self, tape: Tape) -> Callable[..., Tensor]:
+        """What the module does, watched."""
+        module, own = self.module, type(self.module).forward
 
-        return hook
+        def forward(*args: Any, **kwargs: Any) -> Tensor:
+            output: Tensor = own(module, *args, **kwargs)
+            if not tape.recording or not output.requires_grad:
+                return output
+            if kwargs:
+                args = inspect.signature(own).bind(module, *args, **kwargs).args[1:]
+            if output._is_view():
+                output = output.clone()  # an in-place change of a view would bypass the tap
+            kept = [x.detach() for x in args if isinstance(x, Tensor)]
+            tape.tap(self.name, type(module).__name__, [output], kept, self._made(kept))
+            return output
+
+        return forward
 
     def _made(self, kept: list[Tensor]) -> Callable[[Gradients, int], Found]:
         def made(gradients: Gradients, examples: int) -> Found:
@@ -94,11 +99,11 @@ class Recorder:
         refuse_mixing(self._norms)  # a mode may have changed
         refuse_rounding(self.model, self._device)
         tape = Tape(self._room)
+        watched = {observed.module: observed.forward(tape) for observed in self._observed}
+        watched |= {module: rewrite(module, name, tape) for name, module, rewrite in self._rewritten}
         handles: list[Any] = []
-        with forwards({module: rewrite(module, name, tape) for name, module, rewrite in self._rewritten}):
+        with forwards(watched):
             try:
-                for observed in self._observed:
-                    handles.append(observed.module.register_forward_hook(observed.hook(tape), with_kwargs=True))
                 if self._again:
                     handles.extend(Glue(self._again, tape).hooks())
                 yield tape

@@ -4,7 +4,7 @@ A tap is a place in the graph. The backward pass goes through activations only a
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +20,7 @@ Found = Iterable[tuple[nn.Parameter, Factor]]
 Gradients = Sequence[Tensor | None]  # of a tap's edges; None: nothing depends on it
 
 
-@dataclass(frozen=True)
-class Tap:
+class Tap(NamedTuple):
     """Where gradients are caught, and what is made of them."""
 
     name: str

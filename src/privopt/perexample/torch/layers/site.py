@@ -1,8 +1,7 @@
 """A site: where in the model a layer stands, and along which dimension its tensors hold the examples."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -12,8 +11,7 @@ from privopt.perexample.torch.factors import Factor
 Made = Iterator[tuple[str, Factor]]  # a parameter's name in its module, and its gradients
 
 
-@dataclass(frozen=True)
-class Site:
+class Site(NamedTuple):
     """One module of a model. `examples` is the size of the batch that went through it."""
 
     name: str
