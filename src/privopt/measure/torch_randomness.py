@@ -5,6 +5,7 @@ from a generator of ours, anew for each call, so that ours is the only state the
 """
 
 import atexit
+import math
 import os
 from collections.abc import Callable
 from functools import cache
@@ -21,28 +22,43 @@ from privopt.errors import PrivoptError
 from privopt.measure.randomness import Rng, Sum
 
 FEW = 1 << 15  # numbers that are not worth a thread
-PART = 1 << 20  # numbers of one generator, always, so that a seed gives the same numbers on every machine
+PART = 1 << 19  # numbers of one generator at most, so that a seed gives the same numbers on every machine
+MOST = 8  # threads
 _START, _WORDS, _SIZE = 24, 624, 5056  # where torch keeps the Mersenne twister's words, 8 bytes each, in a state of this size
 
 Job = tuple[Tensor, float, bytes, SimpleQueue[None]]  # numbers, deviation, words of a generator, and where to say "drawn"
 
 
 def normal(like: Tensor, deviation: float, rng: Rng) -> Callable[[Sum], Tensor]:
-    """Independent normal numbers, drawn while others work; the function that is returned adds a sum to them.
+    """Independent normal numbers; the function that is returned adds a sum to them.
 
-    They are drawn on the CPU, in single precision at least.
+    They are drawn on the CPU, in single precision at least, by all processors: while the sum is prepared, if that leaves some of
+    them idle; else after it, for torch's products, which wait for their slowest thread, would take twice as long.
     """
-    noise = torch.empty(like.numel(), dtype=torch.float64 if like.dtype == torch.float64 else torch.float32)
-    parts, drawn = torch.split(noise, PART), SimpleQueue[None]()
-    jobs = _jobs(os.getpid()) if len(noise) > FEW else SimpleQueue[Job | None]()
-    for part in parts:
-        jobs.put((part, deviation, rng.bytes(4 * _WORDS), drawn))
+    size = like.numel()
+    words = [rng.bytes(4 * _WORDS) for _ in range(max(1, math.ceil(size / PART)))]
+
+    def begin(others: bool) -> Callable[[], Tensor]:
+        noise = torch.empty(size, dtype=torch.float64 if like.dtype == torch.float64 else torch.float32)
+        drawn = SimpleQueue[None]()
+        jobs = _jobs(os.getpid()) if others else SimpleQueue[Job | None]()
+        for part, own in zip(torch.tensor_split(noise, len(words)), words, strict=True):
+            jobs.put((part, deviation, own, drawn))
+
+        def end() -> Tensor:
+            while _draw_next(jobs):  # what nobody has begun with
+                pass
+            for _ in words:
+                drawn.get()
+            return noise
+
+        return end
+
+    idle = torch.get_num_threads() == 1 or like.device.type != "cpu"
+    begun = begin(others=True) if idle and size > FEW else None
 
     def added(total: Sum) -> Tensor:
-        while _draw_next(jobs):  # what nobody has begun with
-            pass
-        for _ in parts:
-            drawn.get()
+        noise = (begun or begin(others=len(words) > 1))()
         found: Tensor = total(noise.to(like.device, like.dtype).view(like.shape))
         return found
 
@@ -51,37 +67,48 @@ def normal(like: Tensor, deviation: float, rng: Rng) -> Callable[[Sum], Tensor]:
 
 @cache
 def _jobs(process: int) -> SimpleQueue[Job | None]:
-    """Where a process puts what its thread shall draw, and at its end None: a fork inherits no thread."""
+    """Where a process puts what its threads shall draw, and at its end None for each: a fork inherits no thread."""
     jobs: SimpleQueue[Job | None] = SimpleQueue()
-    thread = Thread(target=_draw_all, args=(jobs,), daemon=True)
-    thread.start()
-    atexit.register(_end, jobs, thread)  # torch does not like to be interrupted
+    threads = [Thread(target=_draw_all, args=(jobs,), daemon=True) for _ in range(min(MOST, _processors()) - 1)]
+    for thread in threads:
+        thread.start()
+    atexit.register(_end, jobs, threads)  # torch does not like to be interrupted
     return jobs
 
 
-def _end(jobs: SimpleQueue[Job | None], thread: Thread) -> None:
-    jobs.put(None)
-    thread.join()
+def _processors() -> int:
+    """What this process may use; it draws itself, too."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _end(jobs: SimpleQueue[Job | None], threads: list[Thread]) -> None:
+    for _ in threads:
+        jobs.put(None)
+    for thread in threads:
+        thread.join()
 
 
 def _draw_all(jobs: SimpleQueue[Job | None]) -> None:
-    while job := jobs.get():
-        _draw(*job)
+    while _draw(jobs.get()):  # nothing of a job is held while the next is waited for: its memory may be large
+        pass
 
 
 def _draw_next(jobs: SimpleQueue[Job | None]) -> bool:
     try:
-        job = jobs.get_nowait()
+        return _draw(jobs.get_nowait())
     except Empty:
         return False
-    if job:
-        _draw(*job)
-    return True
 
 
-def _draw(numbers: Tensor, deviation: float, words: bytes, drawn: SimpleQueue[None]) -> None:
+def _draw(job: Job | None) -> bool:
+    """Whether there was something to draw."""
+    if job is None:
+        return False
+    numbers, deviation, words, drawn = job
     numbers.normal_(0.0, deviation, generator=_generator(words))
+    del job, numbers  # before anybody hears of it
     drawn.put(None)
+    return True
 
 
 def brought(numbers: NDArray[Any], like: Tensor) -> Tensor:
