@@ -39,7 +39,7 @@ class Dense:
         return Dense(self.values[index])
 
     def minus(self, other: Factor, weight: float) -> "Dense":
-        return Dense(self.values - weight * other.dense())
+        return Dense(self.values.sub(other.dense(), alpha=weight))
 
     def plus(self, other: Factor) -> "Dense":
         return Dense(self.values + other.dense())

@@ -42,6 +42,8 @@ class Once:
         return Once(self.inputs[index], self.gradients.take(index))
 
     def minus(self, other: Factor, weight: float) -> Factor:
+        if isinstance(other, Once) and torch.equal(self.inputs, other.inputs):  # the data themselves: δ₁aᵀ − w δ₂aᵀ
+            return Once(self.inputs, self.gradients.minus(other.gradients, weight))
         return self._in_time().minus(other._in_time() if isinstance(other, Once) else other, weight)
 
     def plus(self, other: Factor) -> Factor:

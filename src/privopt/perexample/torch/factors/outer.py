@@ -5,6 +5,7 @@ their norms: the Gram matrices of a and δ (T² (p + q) products), or forming g�
 not do again). The cheaper one is taken, by sizes that are public.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
@@ -167,6 +168,8 @@ class Outer:
         if self._once():
             term = self.terms[0]
             return self._over_groups(squares(term.source.block(0, self._rows)) * squares(term.gradients))
+        if self._formed is None and self.groups == 1 and self._time == len(self.terms):
+            return self._norms_of_moments()
         if self._formed is None and self._gram_is_cheaper():
             return self._gram_norms()
         if self._formed is None and self._may_keep():
@@ -189,6 +192,18 @@ class Outer:
     def _over_groups(self, rows: Tensor) -> Tensor:
         return rows if self.groups == 1 else rows.view(-1, self.groups).sum(1)
 
+    def _norms_of_moments(self) -> Tensor:
+        """‖Σₖ δₖ aₖᵀ‖² = Σₖₘ ⟨aₖ, aₘ⟩ ⟨δₖ, δₘ⟩, of terms that last for one moment each: the two points of a difference."""
+        inputs = [term.source.block(0, self._rows).squeeze(1) for term in self.terms]
+        outputs = [term.gradients.squeeze(1) for term in self.terms]
+        own = [squares(a).mul_(squares(d)) for a, d in zip(inputs, outputs, strict=True)]
+        crossed = [
+            torch.linalg.vecdot(inputs[k], inputs[m]) * torch.linalg.vecdot(outputs[k], outputs[m])
+            for k, m in itertools.combinations(range(len(own)), 2)
+        ]
+        possible = added([squared.sqrt() for squared in own]).square()
+        return repaired(added(own).add(added(crossed), alpha=2), possible, self, self._numbers, None)
+
     def _gram_norms(self) -> Tensor:
         p = self._sides[0]
         # Gram matrices and, if they have to be unfolded, the inputs themselves
@@ -202,18 +217,11 @@ class Outer:
         outputs = [term.gradients[start:stop] for term in self.terms]
         values, sizes = [], []
         for k, (a, d) in enumerate(zip(inputs, outputs, strict=True)):
-            if a.shape[1] == 1:
-                own_a, own_d = squares(a).unsqueeze(1), squares(d).unsqueeze(1)
-                values.append((own_a * own_d).squeeze(1))
-            else:
-                gram_a, gram_d = torch.bmm(a, a.transpose(1, 2)), torch.bmm(d, d.transpose(1, 2))
-                own_a, own_d = gram_a.diagonal(dim1=1, dim2=2), gram_d.diagonal(dim1=1, dim2=2)
-                values.append(torch.linalg.vecdot(gram_a.flatten(1), gram_d.flatten(1)))
+            gram_a, gram_d = torch.bmm(a, a.transpose(1, 2)), torch.bmm(d, d.transpose(1, 2))
+            own_a, own_d = gram_a.diagonal(dim1=1, dim2=2), gram_d.diagonal(dim1=1, dim2=2)
+            values.append(torch.linalg.vecdot(gram_a.flatten(1), gram_d.flatten(1)))
             sizes.append((own_a * own_d).clamp_min(0).sqrt().sum(1))
             for a2, d2 in zip(inputs[:k], outputs[:k], strict=True):
-                if a.shape[1] == a2.shape[1] == 1:
-                    values.append(2 * (torch.linalg.vecdot(a, a2) * torch.linalg.vecdot(d, d2)).squeeze(1))
-                    continue
                 cross_a, cross_d = torch.bmm(a, a2.transpose(1, 2)), torch.bmm(d, d2.transpose(1, 2))
                 values.append(2 * torch.linalg.vecdot(cross_a.flatten(1), cross_d.flatten(1)))
         return self._over_groups(added(values)), self._over_groups(added(sizes)).square()
@@ -309,7 +317,7 @@ class Outer:
             for mine, its in zip(self.terms, other.terms, strict=True):
                 # δ₁a₁ᵀ − w δ₂a₂ᵀ = δ₁(a₁ − a₂)ᵀ + (δ₁ − w δ₂)a₂ᵀ: nothing large cancels when the points are close
                 terms.append(Term(mine.source.less(its.source), mine.gradients))
-                terms.append(Term(its.source, mine.gradients - weight * its.gradients))
+                terms.append(Term(its.source, mine.gradients.sub(its.gradients, alpha=weight)))
             return Outer(terms, self.shape, self.groups)
         return Total([self, other], [1.0, -weight])
 
