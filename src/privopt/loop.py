@@ -99,7 +99,7 @@ def run(
                 direction = direction + recipe.regularizer.gradient(here)
             step, memory = recipe.update.step(direction, memory, done, known)
             side, carry = recipe.side.observe(noisy.value, side, done), noisy.carry
-            at = Trajectory(step.taken(here), here)
+            at = Trajectory(step.taken(here), here if recipe.looks_back else None)
             kept = recipe.release.observe(kept, done, rounds, at.current)
             done += 1
             del noisy, direction, step, here  # theirs, too
@@ -110,7 +110,7 @@ def run(
         pay_cost = paid - started
         if checkpoint is not None and done < last and unsaved > max(pay_cost, save_cost) / DURABILITY:
             started = time.perf_counter()
-            where = {"current": at.current, "previous": at.previous}
+            where = {"current": at.current} | ({"previous": at.previous} if recipe.looks_back else {})
             parts = {"at": where, "memory": memory, "kept": kept, "side": side, "carry": carry, "belief": belief}
             checkpoint.save(Progress(done, spending.position, parts, rng))
             save_cost, unsaved = time.perf_counter() - started, 0.0

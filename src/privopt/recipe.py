@@ -64,6 +64,7 @@ class Recipe:
     regularizer: Regularizer | None = None
     side: SideInformation = field(default_factory=nothing)
     estimate: Estimate = field(default_factory=newest_answer)
+    looks_back: bool = False  # whether a measurement asks where the iterate was, as differences of gradients do
 
     def __post_init__(self) -> None:
         if self.rounds < 1:

@@ -19,5 +19,5 @@ class Trajectory(NamedTuple):
     """Where the iterate is, where it was, and what is known there."""
 
     current: Any
-    previous: Any
+    previous: Any = None  # kept for recipes that look back
     known: Known = Known()

@@ -23,6 +23,7 @@ from tests.laws import table
 
 NOT_A_SLOT = {
     "Term",
+    "Step",
     "l2_moved",  # is an `l2` as soon as a round knows its iterates: tests/measure/test_queries.py
     "gaussian_pool",  # is divided among several sums: tests/measure/test_gaussian_pool.py
     "noisy_min",  # tells a place, and hides no sum: tests/measure/test_noisy_min.py

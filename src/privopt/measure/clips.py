@@ -188,6 +188,8 @@ class l2_moved:  # noqa: N801
         return self.most  # until it is known how far the iterate moved
 
     def at(self, trajectory: Trajectory) -> l2:
+        if trajectory.previous is None:
+            raise CompositionError("l2_moved asks where the iterate was: say looks_back=True in the recipe.")
         xp = array_namespace(trajectory.current)
         return l2(min(self.rate * float(xp.linalg.vector_norm(trajectory.current - trajectory.previous)), self.most))
 

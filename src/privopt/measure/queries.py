@@ -64,6 +64,8 @@ class gradient_difference(_Clippable):  # noqa: N801
     """∇fᵢ(θ) − ∇fᵢ(θ′), of the same examples at the current iterate and at the one before."""
 
     def __call__(self, oracle: Oracle, rows: Rows, at: Trajectory) -> PerExampleVectors:
+        if at.previous is None:
+            raise CompositionError("gradient_difference asks where the iterate was: say looks_back=True in the recipe.")
         return oracle(at.current, rows).minus(oracle(at.previous, rows))
 
 

@@ -58,6 +58,5 @@ def dp_srm(
     anchor = Measurement(anchor_sampling or sampling, [whole], gaussian(anchor_noise * noise_multiplier))  # lines 1–3
     change = Measurement(sampling, [refresh * whole, (1 - refresh) * moved], noise)  # lines 6–8
     update = sgd(learning_rate, longest_step)  # line 5
-    return Recipe(
-        rounds, first(anchor, then=change), update, release, regularizer, estimate=recursive_momentum(carry=1 - refresh)
-    )
+    estimate = recursive_momentum(carry=1 - refresh)
+    return Recipe(rounds, first(anchor, then=change), update, release, regularizer, estimate=estimate, looks_back=True)
