@@ -51,7 +51,8 @@ class Design:
         self._diagonal: tuple[int, Vector] | None = None
         self._scaled: Vector | None = None
         self._unusable = ~np.isfinite(self._matrix.norms(1, frame.centre, frame.scale))
-        if self._unusable.any():  # their norms are infinite, so that a clip leaves them out; 0 × inf must not spoil the sum
+        self._some_unusable = bool(self._unusable.any())
+        if self._some_unusable:  # their norms are infinite, so that a clip leaves them out; 0 × inf must not spoil the sum
             self._matrix = self._matrix.without(self._unusable)
 
     def __len__(self) -> int:
@@ -89,7 +90,7 @@ class Design:
 
     def scaled_norms(self, matrix: Stored, rows: Rows, diagonal: Vector, order: int) -> Vector:
         """Norms of diagonal ⊙ framed row, for rows of the design; for all of them at once, if the diagonal was just asked for."""
-        if self._diagonal is None or self._diagonal[0] != order or not np.array_equal(self._diagonal[1], diagonal):
+        if self._diagonal is None or self._diagonal[0] != order or not _same(self._diagonal[1], diagonal):
             self._diagonal, self._scaled = (order, diagonal.copy()), None
             norms = self._weighted_norms(matrix, rows, np.abs(diagonal), order)
             self._scaled = norms if rows is None else None
@@ -114,9 +115,10 @@ class Design:
             if self.frame.centre is not None:  # as in `norms`
                 total += 1e-12 * ((columns * self.frame.centre) ** 2).sum(axis=-1)
             norms = np.sqrt(total)
+        if self._some_unusable:
+            norms[self._unusable if rows is None else self._unusable[rows]] = np.inf
+        if not (squares.min(initial=np.inf) > SURE and total.max(initial=0.0) < np.inf):
             sure = (squares > SURE) & (total < np.inf)
-        norms[self._unusable if rows is None else self._unusable[rows]] = np.inf
-        if not sure.all():
             lossy = np.flatnonzero(~sure.reshape(len(norms), -1).all(axis=1))
             own = lossy if rows is None else rows[lossy]
             norms[lossy] = self._careful_norms(self._matrix.take(own), own, columns, constants, order)
@@ -132,6 +134,10 @@ class Design:
     def take(self, rows: Rows) -> "Batch":
         """These rows; `None` is all of them, without a copy."""
         return Batch(self, rows)
+
+
+def _same(one: Vector, other: Vector) -> bool:
+    return one.shape == other.shape and bool((one == other).all())
 
 
 class Batch:

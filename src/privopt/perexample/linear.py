@@ -89,7 +89,7 @@ class LinearGrads:
             return plain
         parts = np.abs(residuals) * self._batch.scaled_norms(self._shaped(self._diagonal), order)  # of D ⊙ row, for each output
         own = parts if parts.ndim == 1 else np.linalg.norm(parts, ord=order, axis=1)
-        return np.where(plain < HUGE, own, np.inf)
+        return own if plain.max(initial=0.0) < HUGE else np.where(plain < HUGE, own, np.inf)
 
 
 class LinearOracle:

@@ -197,13 +197,16 @@ def _norms(sizes: Vector, order: int) -> Vector:
 
 def _squared(weights: Vector) -> tuple[Vector, float]:
     """Squares of weights in units of the largest; NaN, if they span more than squares can hold."""
-    unit = float(weights.max(initial=0.0))
-    least = float(weights.min(where=weights > 0, initial=np.inf))
+    unit, least = float(weights.max(initial=0.0)), float(weights.min(initial=np.inf))
+    if not least > 0:
+        least = float(weights.min(where=weights > 0, initial=np.inf))
     return (weights / unit) ** 2 if SPAN * unit < least < np.inf else np.full_like(weights, np.nan), unit
 
 
 def _scaled_back(total: Vector, unit: float) -> Vector:
     """Sums of squares in their own unit; NaN, where they may have lost digits."""
+    if total.min(initial=np.inf) > SURE:
+        return total * (unit * unit)
     return np.where(total > SURE, total * unit * unit, np.nan)
 
 
