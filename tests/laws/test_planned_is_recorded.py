@@ -69,7 +69,8 @@ def test_the_planned_event_is_the_recorded_event_for_every_measurement_and_updat
     names: tuple[str, str, str, str], update: str
 ) -> None:
     measurement = composed(names, SIZE, bound=1.0, noise_multiplier=1.5)
-    check_recorded(Recipe(ROUNDS, always(measurement), UPDATES[update], side=public_gradient(Public())), Ledger())
+    recipe = Recipe(ROUNDS, always(measurement), UPDATES[update], side=public_gradient(Public()), looks_back=True)
+    check_recorded(recipe, Ledger())
 
 
 def test_a_run_that_stops_at_a_random_round_pays_for_the_rounds_that_it_ran_and_no_more() -> None:
