@@ -2,7 +2,7 @@
 
 Each contender (`contenders.py`) is a process of its own that idles until it is told to do a block of steps. Blocks alternate, and
 a ratio is of two blocks of the same round. Each contender has the number of torch threads, 1 or 2, that is faster for it; privopt
-draws the noise of large models in 2 threads of its own in either case. `TUNED` tells `opacus-hooks-tuned` to keep its memory.
+draws the noise of large models by all processors in either case. `TUNED` tells `opacus-hooks-tuned` to keep its memory.
 """
 
 import os

@@ -237,6 +237,19 @@ def test_noise_for_torch_lies_around_the_sum_and_has_the_deviation_asked_for(siz
     assert len(set(noise.flatten().tolist())) > 0.8 * noise.numel()  # some are rounded to the same
 
 
+@pytest.mark.parametrize("size", [1000, 250_007, 1_200_001])
+def test_noise_is_the_same_whether_it_is_drawn_while_torch_works_or_afterwards(size: int) -> None:
+    """With one thread of torch's, others draw at once; with more, all draw when the sum is there."""
+    before, drawn = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            drawn.append(normal(torch.zeros(size), 0.5, generator(1))(lambda out: out + 1))
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close(*drawn, rtol=0, atol=0)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork")
 def test_noise_is_drawn_in_a_forked_process_too() -> None:

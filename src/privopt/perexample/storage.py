@@ -167,7 +167,7 @@ class CsrRows:
         """Σ (weight × entry)²."""
         if weights.ndim == 2:
             return np.stack([self.squares(None, column) for column in weights.T], axis=1)
-        sizes = self._data * weights[self._columns]
+        sizes = self._data * weights.take(self._columns)
         sizes *= sizes
         return np.bincount(self._row_of, sizes, minlength=self.shape[0])
 

@@ -103,7 +103,7 @@ class TorchOracle:
     def __call__(self, parameters: Tensor | None, rows: Any) -> TorchGrads | ChunkedGrads:
         """The gradients of these rows (None: all) at these parameters (None: as they are)."""
         index, count = self._index(rows)
-        at = None if parameters is None else torch.as_tensor(parameters)
+        at = parameters if parameters is None or isinstance(parameters, Tensor) else torch.as_tensor(parameters)
         if self.chunk is None or count <= self.chunk:
             return self._gradients(at, index)
         held = self.layout.flat() if at is None else at.detach().clone()  # chunks may be computed again, later

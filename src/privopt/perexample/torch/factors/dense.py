@@ -27,7 +27,10 @@ class Dense:
         return absolutes(self.values if diagonal is None else self.values * diagonal)
 
     def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
-        out.view(-1).addmv_(self.values.flatten(1).T, weights)
+        if self.values.ndim == 2:
+            out.addmv_(self.values.T, weights)
+        else:
+            out.view(-1).addmv_(self.values.flatten(1).T, weights)
 
     def dots(self, vector: Tensor) -> Tensor:
         return self.values.flatten(1) @ vector.reshape(-1)

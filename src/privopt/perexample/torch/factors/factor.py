@@ -66,7 +66,7 @@ class Factor(Protocol):
 
 def squares(rows: Tensor) -> Tensor:
     """‖rowᵢ‖² over all dimensions but the first. (A norm needs no room for the squares.)"""
-    flat = rows.flatten(1)
+    flat = rows if rows.ndim == 2 else rows.flatten(1)
     if flat.shape[1] <= LONG:
         return torch.linalg.vector_norm(flat, dim=1).square_()
     return added(
