@@ -65,7 +65,7 @@ class Contender:
         self.steps = max(1, min(MOST, round(busy / 4 / self.block())))
         choices = [1, 2] if (os.cpu_count() or 1) > 1 else [1]
         seconds = dict.fromkeys(choices, np.inf)
-        for threads in 2 * choices:
+        for threads in 5 * choices:
             self.threads = threads
             seconds[threads] = min(seconds[threads], self.block())
         self.threads = min(choices, key=seconds.__getitem__)

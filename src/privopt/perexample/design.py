@@ -117,7 +117,7 @@ class Design:
             norms = np.sqrt(total)
         if self._some_unusable:
             norms[self._unusable if rows is None else self._unusable[rows]] = np.inf
-        if not (squares.min(initial=np.inf) > SURE and total.max(initial=0.0) < np.inf):
+        if not (squares.min(initial=1.0) > SURE and total.max(initial=0.0) < np.inf):
             sure = (squares > SURE) & (total < np.inf)
             lossy = np.flatnonzero(~sure.reshape(len(norms), -1).all(axis=1))
             own = lossy if rows is None else rows[lossy]

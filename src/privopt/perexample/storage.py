@@ -205,8 +205,8 @@ def _squared(weights: Vector) -> tuple[Vector, float]:
 
 def _scaled_back(total: Vector, unit: float) -> Vector:
     """Sums of squares in their own unit; NaN, where they may have lost digits."""
-    if total.min(initial=np.inf) > SURE:
-        return total * (unit * unit)
+    if total.min(initial=1.0) > SURE:
+        return total * unit * unit
     return np.where(total > SURE, total * unit * unit, np.nan)
 
 
