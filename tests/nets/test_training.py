@@ -15,6 +15,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from privopt import Budget, Ledger, run
 from privopt.errors import InputError, LedgerError, PrivoptError
+from privopt.measure import torch_randomness
 from privopt.measure.clips import l2
 from privopt.measure.measurement import Measurement
 from privopt.measure.mechanisms import gaussian
@@ -248,6 +249,13 @@ def test_noise_is_the_same_whether_it_is_drawn_while_torch_works_or_afterwards(s
     finally:
         torch.set_num_threads(before)
     torch.testing.assert_close(*drawn, rtol=0, atol=0)
+
+
+def test_generators_of_an_unknown_form_are_refused_before_anybody_waits_for_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_randomness, "_SIZE", 17)
+    torch_randomness._blank.cache_clear()
+    with pytest.raises(PrivoptError, match="another form"):
+        normal(torch.zeros(300_000), 1.0, generator(0))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

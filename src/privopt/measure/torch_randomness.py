@@ -35,6 +35,7 @@ def normal(like: Tensor, deviation: float, rng: Rng) -> Callable[[Sum], Tensor]:
     They are drawn on the CPU, in single precision at least, by all processors: while the sum is prepared, if that leaves some of
     them idle; else after it, for torch's products, which wait for their slowest thread, would take twice as long.
     """
+    _blank()  # a torch that is not known is refused here: in another thread nobody would hear of it
     size = like.numel()
     words = [rng.bytes(4 * _WORDS) for _ in range(max(1, math.ceil(size / PART)))]
 

@@ -137,7 +137,7 @@ class Design:
 
 
 def _same(one: Vector, other: Vector) -> bool:
-    """The last column is looked at first: that of the intercept changes whenever any does."""
+    """The last column is looked at first: if any has changed, that of the intercept most likely has."""
     return one.shape == other.shape and bool((one[..., -1:] == other[..., -1:]).all()) and bool((one == other).all())
 
 
