@@ -17,7 +17,7 @@ from privopt.privacy.accountants import accountable
 from privopt.privacy.events import DpEvent, NoOpDpEvent, compose
 from privopt.privacy.ledger import Ledger, Run
 from privopt.recipe import Recipe
-from privopt.trajectory import Trajectory
+from privopt.trajectory import Trajectory, copied
 
 DURABILITY = 0.005  # of the time of a block of rounds goes into paying for it, and as much into saving it
 FIRST = 1 / 16  # of the rounds are paid before it is known how long one takes
@@ -62,7 +62,7 @@ def run(
     """
     spending = spending or Ledger().run()
     rng = rng or generator()
-    at = Trajectory(parameters, parameters)
+    at = Trajectory(copied(parameters), parameters)
     memory, kept = recipe.update.start(parameters), recipe.release.start(parameters, recipe.rounds, rng)
     side, carry, belief = recipe.side.start(parameters), dict[str, Any](), recipe.estimate.start(parameters)
     first = spending.position
@@ -93,16 +93,17 @@ def run(
             if noisy.event != events[done]:
                 raise LedgerError(f"round {done + 1} drew {noisy.event}, but {events[done]} was planned and paid.")
             here = at.current
-            del at  # the iterate before: its memory is used again
+            del at  # the iterate before, and its memory
             direction, belief = recipe.estimate.of(noisy.value, belief, done)
             if recipe.regularizer is not None:
                 direction = direction + recipe.regularizer.gradient(here)
             step, memory = recipe.update.step(direction, memory, done, known)
             side, carry = recipe.side.observe(noisy.value, side, done), noisy.carry
-            at = Trajectory(step.taken(here), here if recipe.looks_back else None)
-            kept = recipe.release.observe(kept, done, rounds, at.current)
+            there = step.taken(here, in_place=not recipe.looks_back)
+            at = Trajectory(there, here if recipe.looks_back else None)
+            kept = recipe.release.observe(kept, done, rounds, there)
             done += 1
-            del noisy, direction, step, here  # theirs, too
+            del noisy, direction, step, here, there  # theirs, too
             if progress is not None:
                 progress(done)
         worked = time.perf_counter() - paid

@@ -6,6 +6,8 @@ earlier private answers: nothing here has met a private example.
 
 from typing import Any, NamedTuple
 
+from array_api_compat import array_namespace
+
 
 class Known(NamedTuple):
     """Side information at the current iterate; `None` is what nobody knows."""
@@ -21,3 +23,8 @@ class Trajectory(NamedTuple):
     current: Any
     previous: Any = None  # kept for recipes that look back
     known: Known = Known()
+
+
+def copied(iterate: Any) -> Any:
+    """An iterate to keep: the loop moves its own in place."""
+    return array_namespace(iterate).asarray(iterate, copy=True)

@@ -16,9 +16,11 @@ START = np.zeros(2)
 
 
 def released(rule: ReleaseRule, rounds: int = ROUNDS, seed: int = 0) -> Vector:
-    state = rule.start(START, rounds, generator(seed))
+    iterate = START.copy()
+    state = rule.start(iterate, rounds, generator(seed))
     for round_ in range(rule.rounds(state, rounds)):
-        state = rule.observe(state, round_, rounds, ITERATES[round_])
+        iterate[:] = ITERATES[round_]  # in place, as the loop moves it
+        state = rule.observe(state, round_, rounds, iterate)
     return rule.select(state)
 
 

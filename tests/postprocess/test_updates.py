@@ -71,7 +71,7 @@ def test_a_ceiling_does_not_change_what_is_remembered() -> None:
 
 
 @pytest.mark.parametrize("name", UPDATES)
-def test_a_step_leads_to_an_array_of_its_own_and_to_the_same_one_in_torch(name: str) -> None:
+def test_a_step_leads_to_an_array_of_its_own_or_moves_the_iterate_and_does_the_same_in_torch(name: str) -> None:
     torch = pytest.importorskip("torch")
     rule, here = UPDATES[name], 3 * G
     memory = rule.start(G)
@@ -83,6 +83,9 @@ def test_a_step_leads_to_an_array_of_its_own_and_to_the_same_one_in_torch(name: 
         assert not any(np.shares_memory(there, array) for array in arrays)
         in_torch = step._replace(along=torch.tensor(step.along)).taken(torch.tensor(here))
         np.testing.assert_allclose(in_torch.numpy(), there, rtol=1e-15)
+        for along, start in ((step.along, here.copy()), (torch.tensor(step.along), torch.tensor(here))):
+            assert step._replace(along=along).taken(start, in_place=True) is start
+            np.testing.assert_allclose(start, there, rtol=1e-15)
 
 
 @given(st.integers(0, 1000))

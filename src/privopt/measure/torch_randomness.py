@@ -5,7 +5,6 @@ from a generator of ours, anew for each call, so that ours is the only state the
 """
 
 import atexit
-import math
 import os
 from collections.abc import Callable
 from functools import cache
@@ -21,28 +20,29 @@ from torch import Tensor
 from privopt.errors import PrivoptError
 from privopt.measure.randomness import Rng, Sum
 
-FEW = 1 << 15  # numbers that are not worth a thread
-PART = 1 << 19  # numbers of one generator at most, so that a seed gives the same numbers on every machine
-MOST = 8  # threads
+PART = 1 << 18  # numbers of one generator at least: fewer are not worth a thread, which is woken for longer than they take
+MOST = 8  # generators, and threads; a seed gives the same numbers on every machine
 _START, _WORDS, _SIZE = 24, 624, 5056  # where torch keeps the Mersenne twister's words, 8 bytes each, in a state of this size
 
-Job = tuple[Tensor, float, bytes, SimpleQueue[None]]  # numbers, deviation, words of a generator, and where to say "drawn"
+Words = NDArray[np.uint32]  # of a generator
+Job = tuple[Tensor, float, Words, SimpleQueue[None]]  # numbers, their deviation, and where to say "drawn"
 
 
 def normal(like: Tensor, deviation: float, rng: Rng) -> Callable[[Sum], Tensor]:
     """Independent normal numbers; the function that is returned adds a sum to them.
 
-    They are drawn on the CPU, in single precision at least, by all processors: while the sum is prepared, if that leaves some of
-    them idle; else after it, for torch's products, which wait for their slowest thread, would take twice as long.
+    They are drawn on the CPU, in single precision at least. Many are drawn by all processors: while the sum is prepared, if that
+    leaves some of them idle; else after it, for torch's products, which wait for their slowest thread, would take twice as long.
     """
     _blank()  # a torch that is not known is refused here: in another thread nobody would hear of it
     size = like.numel()
-    words = [rng.bytes(4 * _WORDS) for _ in range(max(1, math.ceil(size / PART)))]
+    words = [_words(rng) for _ in range(min(MOST, size // PART) or 1)]
 
-    def begin(others: bool) -> Callable[[], Tensor]:
-        noise = torch.empty(size, dtype=torch.float64 if like.dtype == torch.float64 else torch.float32)
-        drawn = SimpleQueue[None]()
-        jobs = _jobs(os.getpid()) if others else SimpleQueue[Job | None]()
+    def one() -> Tensor:
+        return _empty(like).normal_(0.0, deviation, generator=_generator(words[0]))
+
+    def begin() -> Callable[[], Tensor]:
+        noise, drawn, jobs = _empty(like), SimpleQueue[None](), _jobs(os.getpid())
         for part, own in zip(torch.tensor_split(noise, len(words)), words, strict=True):
             jobs.put((part, deviation, own, drawn))
 
@@ -56,14 +56,18 @@ def normal(like: Tensor, deviation: float, rng: Rng) -> Callable[[Sum], Tensor]:
         return end
 
     idle = torch.get_num_threads() == 1 or like.device.type != "cpu"
-    begun = begin(others=True) if idle and size > FEW else None
+    begun = begin() if idle and len(words) > 1 else None
 
     def added(total: Sum) -> Tensor:
-        noise = (begun or begin(others=len(words) > 1))()
+        noise = one() if len(words) == 1 else (begun or begin())()
         found: Tensor = total(noise.to(like.device, like.dtype).view(like.shape))
         return found
 
     return added
+
+
+def _empty(like: Tensor) -> Tensor:
+    return torch.empty(like.numel(), dtype=torch.float64 if like.dtype == torch.float64 else torch.float32)
 
 
 @cache
@@ -117,10 +121,15 @@ def brought(numbers: NDArray[Any], like: Tensor) -> Tensor:
     return torch.from_numpy(numbers).to(like)
 
 
-def _generator(words: bytes) -> torch.Generator:
+def _words(rng: Rng) -> Words:
+    """The low halves of raw numbers: some generators of numpy have no high ones."""
+    return rng.bit_generator.random_raw(_WORDS).astype(np.uint32)
+
+
+def _generator(words: Words) -> torch.Generator:
     """A generator whose whole state is given."""
     made, state = torch.Generator(), _blank().copy()
-    state[_START : _START + 8 * _WORDS].view(np.uint64)[:] = np.frombuffer(words, dtype=np.uint32)
+    state[_START : _START + 8 * _WORDS].view(np.uint64)[:] = words
     made.set_state(torch.from_numpy(state))
     return made
 

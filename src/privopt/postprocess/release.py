@@ -6,6 +6,8 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from privopt.trajectory import copied
+
 State = dict[str, Any]
 
 
@@ -21,7 +23,7 @@ class ReleaseRule(Protocol):
         ...
 
     def observe(self, state: State, round_: int, rounds: int, parameters: Any) -> State:
-        """The memory after this round, whose iterate this is."""
+        """The memory after this round, whose iterate this is; it is moved in place, so an early one is kept as a copy."""
         ...
 
     def select(self, state: State) -> Any:
@@ -58,7 +60,9 @@ class uniform_iterate(_Last):  # noqa: N801
         return {"kept": parameters, "chosen": int(rng.integers(rounds))}
 
     def observe(self, state: State, round_: int, rounds: int, parameters: Any) -> State:
-        return {**state, "kept": parameters} if round_ <= state["chosen"] else state
+        if round_ > state["chosen"]:
+            return state
+        return {**state, "kept": copied(parameters) if round_ == state["chosen"] else parameters}
 
 
 @dataclass(frozen=True)
@@ -93,5 +97,5 @@ class average(_Last):  # noqa: N801
         if self.of == "last half" and round_ < rounds // 2:
             return {"kept": parameters, "count": 0}
         count = state["count"] + 1
-        kept = parameters if count == 1 else state["kept"] + (parameters - state["kept"]) / count
+        kept = copied(parameters) if count == 1 else state["kept"] + (parameters - state["kept"]) / count
         return {"kept": kept, "count": count}

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Protocol
 from array_api_compat import is_torch_array
 
 from privopt.errors import CompositionError
-from privopt.trajectory import Known
+from privopt.trajectory import Known, copied
 
 State = dict[str, Any]  # arrays by name; an empty one for a rule without memory
 NOTHING = Known()
@@ -22,12 +22,12 @@ class Step(NamedTuple):
         """What is added to the iterate."""
         return -self.rate * self.along
 
-    def taken(self, here: Any) -> Any:
-        """The next iterate. For torch in one pass: an iterate may be too large for a cache."""
-        if is_torch_array(here):
-            return here.add(self.along, alpha=-self.rate)
-        there = self.displacement
-        there += here
+    def taken(self, here: Any, *, in_place: bool = False) -> Any:
+        """The next iterate, in an array of its own or in that of the iterate: what is large may be in a cache already."""
+        there = here if in_place else copied(here)
+        if is_torch_array(there):
+            return there.add_(self.along, alpha=-self.rate)
+        there += self.displacement
         return there
 
 
