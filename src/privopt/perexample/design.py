@@ -5,6 +5,7 @@ coefficients, so the user's matrix is used as it is; sparse rows are never made 
 computed in double precision: in single precision, rounding a sum over many rows moves it by more than one row does.
 """
 
+import math
 from dataclasses import dataclass
 from functools import reduce
 
@@ -14,7 +15,7 @@ import scipy.sparse as sp
 from privopt.errors import InputError
 from privopt.perexample.grads import Rows, Vector
 from privopt.perexample.storage import CHUNK as CHUNK
-from privopt.perexample.storage import SURE, Csr, Dense, Stored
+from privopt.perexample.storage import Csr, Dense, Stored
 
 
 @dataclass(frozen=True)
@@ -110,16 +111,15 @@ class Design:
         if order == 1:
             return self._careful_norms(matrix, rows, columns, constants, order)
         with np.errstate(all="ignore"):
-            squares = matrix.squares(self.frame.centre, columns.T)
-            total = squares + (constants * self.frame.intercept) ** 2
+            total = matrix.squares(self.frame.centre, columns.T) + (constants * self.frame.intercept) ** 2
             if self.frame.centre is not None:  # as in `norms`
                 total += 1e-12 * ((columns * self.frame.centre) ** 2).sum(axis=-1)
             norms = np.sqrt(total)
+            all_sure = math.isfinite(total.sum())
         if self._some_unusable:
             norms[self._unusable if rows is None else self._unusable[rows]] = np.inf
-        if not (squares.min(initial=1.0) > SURE and total.max(initial=0.0) < np.inf):
-            sure = (squares > SURE) & (total < np.inf)
-            lossy = np.flatnonzero(~sure.reshape(len(norms), -1).all(axis=1))
+        if not all_sure:
+            lossy = np.flatnonzero(~np.isfinite(total).reshape(len(norms), -1).all(axis=1))
             own = lossy if rows is None else rows[lossy]
             norms[lossy] = self._careful_norms(self._matrix.take(own), own, columns, constants, order)
         return norms
@@ -137,8 +137,8 @@ class Design:
 
 
 def _same(one: Vector, other: Vector) -> bool:
-    """The last column is looked at first: if any has changed, that of the intercept most likely has."""
-    return one.shape == other.shape and bool((one[..., -1:] == other[..., -1:]).all()) and bool((one == other).all())
+    """The last number is looked at first: if any has changed, that of the intercept most likely has."""
+    return one.shape == other.shape and (not one.size or one.item(-1) == other.item(-1)) and bool((one == other).all())
 
 
 class Batch:

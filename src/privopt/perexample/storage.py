@@ -1,7 +1,7 @@
 """How the rows of a linear model are stored: dense, CSR, or a few rows of a CSR matrix; sparse rows have no centre.
 
-`norms` are exact for any row. `squares` are faster; a sum of them that is not above `SURE` may have lost digits to numbers that
-are too small, or too large, to be squared.
+`norms` are exact for any row. `squares` are faster; they are not finite where they may have lost digits to numbers that are too
+small, or too large, to be squared: where a sum of them is not above `SURE`.
 """
 
 import itertools
@@ -60,8 +60,11 @@ class Dense:
     def squares(self, centre: Vector | None, weights: Vector) -> Vector:
         """Σ (weight × (entry − centre))²: (rows,) for a vector of weights, (rows, outputs) for columns × outputs."""
         squared, unit = _squared(weights)
-        total = np.empty((self.shape[0], *weights.shape[1:]))
         step = max(1, CACHED // max(1, self.shape[1]))
+        if self.shape[0] <= step:
+            entries = self._values if centre is None else self._values - centre
+            return _scaled_back((entries * entries) @ squared, unit)
+        total = np.empty((self.shape[0], *weights.shape[1:]))
         room = np.empty((min(step, self.shape[0]), self.shape[1]))
         for start in range(0, len(total), step):
             chunk = self._values[start : start + step]
@@ -169,7 +172,7 @@ class CsrRows:
             return np.stack([self.squares(None, column) for column in weights.T], axis=1)
         sizes = self._data * weights.take(self._columns)
         sizes *= sizes
-        return np.bincount(self._row_of, sizes, minlength=self.shape[0])
+        return _scaled_back(np.bincount(self._row_of, sizes, minlength=self.shape[0]), 1.0)
 
 
 def _sparse_norms(entries: Vector, columns: Vector, row_of: Vector, rows: int, order: int, scale: Vector | None) -> Vector:
@@ -205,9 +208,9 @@ def _squared(weights: Vector) -> tuple[Vector, float]:
 
 def _scaled_back(total: Vector, unit: float) -> Vector:
     """Sums of squares in their own unit; NaN, where they may have lost digits."""
-    if total.min(initial=1.0) > SURE:
-        return total * unit * unit
-    return np.where(total > SURE, total * unit * unit, np.nan)
+    found = total * (unit * unit)
+    least = total if unit > 1 else found
+    return found if least.min(initial=1.0) > SURE else np.where(least > SURE, found, np.nan)
 
 
 Stored = Dense | Csr | CsrRows
