@@ -35,15 +35,13 @@ def normal(like: Tensor, deviation: float, rng: Rng) -> Callable[[Sum], Tensor]:
     leaves some of them idle; else after it, for torch's products, which wait for their slowest thread, would take twice as long.
     """
     _blank()  # a torch that is not known is refused here: in another thread nobody would hear of it
-    size = like.numel()
-    words = [_words(rng) for _ in range(min(MOST, size // PART) or 1)]
-
-    def one() -> Tensor:
-        return _empty(like).normal_(0.0, deviation, generator=_generator(words[0]))
+    words = [_words(rng) for _ in range(min(MOST, like.numel() // PART) or 1)]
+    if len(words) == 1:
+        return lambda total: total(_drawn(_empty(like), deviation, words[0]).to(like))
 
     def begin() -> Callable[[], Tensor]:
         noise, drawn, jobs = _empty(like), SimpleQueue[None](), _jobs(os.getpid())
-        for part, own in zip(torch.tensor_split(noise, len(words)), words, strict=True):
+        for part, own in zip(torch.tensor_split(noise.view(-1), len(words)), words, strict=True):
             jobs.put((part, deviation, own, drawn))
 
         def end() -> Tensor:
@@ -56,18 +54,16 @@ def normal(like: Tensor, deviation: float, rng: Rng) -> Callable[[Sum], Tensor]:
         return end
 
     idle = torch.get_num_threads() == 1 or like.device.type != "cpu"
-    begun = begin() if idle and len(words) > 1 else None
-
-    def added(total: Sum) -> Tensor:
-        noise = one() if len(words) == 1 else (begun or begin())()
-        found: Tensor = total(noise.to(like.device, like.dtype).view(like.shape))
-        return found
-
-    return added
+    begun = begin() if idle else None
+    return lambda total: total((begun or begin())().to(like))
 
 
 def _empty(like: Tensor) -> Tensor:
-    return torch.empty(like.numel(), dtype=torch.float64 if like.dtype == torch.float64 else torch.float32)
+    return torch.empty(like.shape, dtype=torch.float64 if like.dtype == torch.float64 else torch.float32)
+
+
+def _drawn(numbers: Tensor, deviation: float, words: Words) -> Tensor:
+    return numbers.normal_(0.0, deviation, generator=_generator(words))
 
 
 @cache
@@ -110,7 +106,7 @@ def _draw(job: Job | None) -> bool:
     if job is None:
         return False
     numbers, deviation, words, drawn = job
-    numbers.normal_(0.0, deviation, generator=_generator(words))
+    _drawn(numbers, deviation, words)
     del job, numbers  # before anybody hears of it
     drawn.put(None)
     return True
