@@ -180,6 +180,7 @@ def test_a_coarse_grid_overstates_and_ours_does_not() -> None:
     [
         (sampled(0.01, 3.0, 500), 1e-5),
         (sampled(0.2, 20.0, 300), 1e-7),
+        (sampled(0.01, 0.05, 1000), 1e-5),  # ε about 5000, Rényi's bound 170,000
         (SelfComposedDpEvent(LaplaceDpEvent(50.0), 200), 1e-6),
         (SelfComposedDpEvent(PureDpEvent(0.02), 200), 1e-6),
     ],

@@ -106,6 +106,19 @@ def test_an_accountant_can_be_chosen_and_is_used(name: str) -> None:
     assert check_calibrated(event, budget, accountant="rdp") > check_calibrated(event, budget)
 
 
+@pytest.mark.parametrize("target", [1e3, 1e6])
+def test_an_epsilon_that_protects_hardly_anything_is_filled_all_the_same(target: float) -> None:
+    check_calibrated(PLANS["poisson"][0], Budget(target, 1e-6))
+
+
+@pytest.mark.parametrize("target", [1e10, 1e300])
+def test_an_epsilon_that_protects_nothing_is_kept(target: float) -> None:
+    event = PLANS["poisson"][0]
+    noise = calibrate(event, Budget(target, 1e-6))
+    assert 0 < noise < 1e-3
+    assert epsilon(event(noise), 1e-6) <= target
+
+
 def test_the_least_noise_is_found_and_not_some_noise() -> None:
     """One Gaussian release, ε = 1, δ = 1e-5: z = 3.730632 (Balle & Wang's analytic Gaussian mechanism)."""
     assert calibrate(GaussianDpEvent, Budget(1.0, 1e-5)) == pytest.approx(3.730632, rel=3e-3)

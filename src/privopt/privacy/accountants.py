@@ -42,6 +42,9 @@ from privopt.privacy.events import (
 Accountant = Literal["auto", "pld", "rdp"]
 
 DEFAULT_GRID = 1e-4
+COARSEST = 500.0  # a grid's step has an exponential
+LOOSE = 1e3  # an ε for which Rényi's bound may be forty times the truth: too rough to choose a grid by
+HOPELESS = 1e9  # an ε that protects nothing: Rényi's bound on it will do
 
 # dp-accounting remarks on every Rényi order that it leaves out; leaving one out costs tightness, never validity
 logging.getLogger("absl").addFilter(lambda record: "Excluding this order" not in record.msg)
@@ -131,10 +134,17 @@ def _pld(parts: Counter[DpEvent], delta: float, neighbours: Neighbours, grid: fl
     rough = _rough(parts, delta, neighbours)
     if rough <= 0:  # so much noise that δ alone covers it
         return 0.0
-    step = grid or _grid(parts, rough)
-    total = pld.identity(value_discretization_interval=step)
+    if HOPELESS < rough < math.inf:
+        return rough
+    if grid is None and rough > LOOSE:
+        rough = _composed(parts, delta, neighbours, _grid(parts, rough))
+    return _composed(parts, delta, neighbours, grid or _grid(parts, rough))
+
+
+def _composed(parts: Counter[DpEvent], delta: float, neighbours: Neighbours, grid: float) -> float:
+    total = pld.identity(value_discretization_interval=grid)
     for part, count in parts.items():
-        total = total.compose(_distribution(part, count, neighbours, step))
+        total = total.compose(_distribution(part, count, neighbours, grid))
     return float(total.get_epsilon_for_delta(delta))
 
 
@@ -202,7 +212,7 @@ def _grid(parts: Counter[DpEvent], rough: float) -> float:
     Losses of one sampled round have a standard deviation of about ε/(5√T); rounding them to a hundredth of ε/√T inflates
     their variance by a quarter of a percent. Large ε bear a coarser grid, and need it: the table has ε/grid entries.
     """
-    rough = min(rough, 1e5)
+    rough = min(rough, 1e5 * COARSEST)
     grid = DEFAULT_GRID * max(1.0, rough / 10)
     for part, count in parts.items():
         if isinstance(part, PoissonSampledDpEvent | LaplaceDpEvent | PureDpEvent):

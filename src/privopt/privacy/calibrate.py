@@ -23,7 +23,7 @@ def calibrate(
     `plan` turns a noise multiplier into the event of the whole run, for example `lambda z: dp_sgd(..., noise_multiplier=z)
     .planned_event()`.
 
-    **Guarantee** The answer costs at most ε, and at least 0.99 ε.
+    **Guarantee** The answer costs at most ε, and at least 0.99 ε (up to ε = 10⁶, beyond which nothing is protected anyhow).
 
     >>> from privopt.privacy.events import GaussianDpEvent, SelfComposedDpEvent
     >>> round(calibrate(lambda z: SelfComposedDpEvent(GaussianDpEvent(z), 100), Budget(1.0, 1e-5)), 1)
