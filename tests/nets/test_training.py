@@ -25,6 +25,7 @@ from privopt.measure.randomness import generator
 from privopt.measure.samplers import poisson
 from privopt.measure.torch_randomness import normal
 from privopt.nets import fit, make_private
+from privopt.nets.data import MEMORY, physical_batch_size
 from privopt.perexample.torch import TorchOracle
 from privopt.privacy.events import PoissonSampledDpEvent, atoms
 from privopt.recipe import Recipe
@@ -149,6 +150,12 @@ def test_pieces_of_a_batch_give_what_the_whole_batch_gives() -> None:
         ends.append(torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]))
     torch.testing.assert_close(ends[0], ends[2])
     torch.testing.assert_close(ends[1], ends[2])
+
+
+def test_the_size_of_a_piece_comes_from_the_activations_and_not_from_the_parameters() -> None:
+    """4 words of 8 bytes, 4 × 8 numbers and the 4096 after the ReLU: each is kept once, the table of words is not."""
+    model = nn.Sequential(nn.Embedding(50_000, 8), nn.Flatten(), nn.Linear(32, 4096), nn.ReLU(), nn.Linear(4096, 2))
+    assert physical_batch_size(model, torch.zeros(1, 4, dtype=torch.long)) == MEMORY // (4 * 8 + 4 * (32 + 4096))
 
 
 @pytest.mark.parametrize("piece", [1, 7, 1000])

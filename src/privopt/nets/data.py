@@ -11,8 +11,9 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_co
 from privopt.errors import InputError
 from privopt.perexample.torch.data import call, moved, rows_of, synthetic
 from privopt.perexample.torch.draws import Draws
+from privopt.perexample.torch.record import record
 
-MEMORY = 256 << 20  # bytes of activations at a time
+MEMORY = 64 << 20  # bytes of activations at a time
 SAMPLED = 64  # examples whose content is fingerprinted
 
 
@@ -62,20 +63,21 @@ def first_of(data: Dataset[Any]) -> Any:
 
 def physical_batch_size(model: nn.Module, inputs: Any) -> int:
     """How many examples at a time keep the activations of a forward pass within `MEMORY`; measured on made-up examples."""
-    saved = 0
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    kept: dict[int, int] = {}  # bytes, by where they are
 
     def weigh(tensor: Tensor) -> Tensor:
-        nonlocal saved
-        saved += tensor.numel() * tensor.element_size()
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
         return tensor.detach()
 
     examples = 2
-    fixed = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     device = next(model.parameters()).device
     made_up = moved(synthetic(rows_of(inputs, slice(0, 1)), examples, torch.Generator().manual_seed(0)), device)
-    with torch.autograd.graph.saved_tensors_hooks(weigh, lambda tensor: tensor), Draws(device).again():
+    with torch.autograd.graph.saved_tensors_hooks(weigh, lambda tensor: tensor), Draws(device).again(), record(model):
         call(model, made_up)
-    each = max(1, saved - fixed) / examples
+    each = max(1, sum(kept.values())) / examples
     return int(min(max(MEMORY / each, 8), 4096))
 
 

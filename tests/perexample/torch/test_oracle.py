@@ -12,6 +12,7 @@ from privopt.errors import CompositionError, InputError
 from privopt.perexample.torch import (
     ChunkedGrads,
     FlatParameters,
+    Layout,
     TorchGrads,
     TorchOracle,
     UnsupportedLoss,
@@ -83,6 +84,19 @@ def test_an_example_that_is_not_finite_is_left_out(bad: float, chunk: int | None
     weights = torch.ones(8)
     weights[2] = 0
     torch.testing.assert_close(oracle(None, None).weighted_sum(weights).double(), rest.sum(0), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("chunk", "sizes"), [(1, [1] * 8), (3, [2, 3, 3]), (5, [4, 4]), (7, [4, 4]), (8, [8])])
+def test_no_chunk_is_larger_than_asked_for_and_none_is_a_small_rest(chunk: int, sizes: list[int]) -> None:
+    asked: list[int] = []
+
+    def compute(start: int, stop: int) -> TorchGrads:
+        asked.append(stop - start)
+        return TorchGrads(layout, {}, stop - start)
+
+    layout = Layout(network())
+    ChunkedGrads(compute, 8, chunk, layout).norms()
+    assert asked == sizes
 
 
 @pytest.mark.parametrize("chunk", [None, 3])

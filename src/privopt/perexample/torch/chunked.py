@@ -4,6 +4,7 @@ Nothing of a chunk is kept but its norms. `fold` passes over the data once; `nor
 same random numbers.
 """
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +25,10 @@ class ChunkedGrads:
         self._norms: dict[int, Tensor] = {}
 
     def _spans(self) -> list[tuple[int, int]]:
-        return [(start, min(start + self._chunk, self.examples)) for start in range(0, self.examples, self._chunk)]
+        """Chunks of almost the same size: a last one of a few examples would take almost as long as the others."""
+        chunks = -(-self.examples // self._chunk)
+        edges = [self.examples * chunk // chunks for chunk in range(chunks + 1)]
+        return list(itertools.pairwise(edges))
 
     def part(self, start: int, stop: int) -> TorchGrads:
         """One chunk; the same each time."""

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Protocol
 from array_api_compat import is_torch_array
 
 from privopt.errors import CompositionError
-from privopt.trajectory import Known, copied
+from privopt.trajectory import Known
 
 State = dict[str, Any]  # arrays by name; an empty one for a rule without memory
 NOTHING = Known()
@@ -23,11 +23,11 @@ class Step(NamedTuple):
         return -self.rate * self.along
 
     def taken(self, here: Any, *, in_place: bool = False) -> Any:
-        """The next iterate, in an array of its own or in that of the iterate: what is large may be in a cache already."""
-        there = here if in_place else copied(here)
-        if is_torch_array(there):
-            return there.add_(self.along, alpha=-self.rate)
-        there += self.displacement
+        """The next iterate, in an array of its own or in that of the iterate. For torch in one pass: it may be large."""
+        if is_torch_array(here):
+            return (here.add_ if in_place else here.add)(self.along, alpha=-self.rate)
+        there, more = (here, self.displacement) if in_place else (self.displacement, here)
+        there += more
         return there
 
 
