@@ -49,6 +49,7 @@ class Design:
         self._matrix = Csr(matrix) if sp.issparse(matrix) else Dense(matrix)
         self.frame = frame
         self._norms: dict[int, Vector] = {}
+        self._longest: dict[int, float] = {}
         self._diagonal: tuple[int, Vector] | None = None
         self._scaled: Vector | None = None
         self._unusable = ~np.isfinite(self._matrix.norms(1, frame.centre, frame.scale))
@@ -73,6 +74,12 @@ class Design:
         if order not in self._norms:
             self._norms[order] = self.framed_norms(self._matrix, None, order, self.frame.scale, 1.0)
         return self._norms[order]
+
+    def longest(self, order: int) -> float:
+        """The largest of the norms."""
+        if order not in self._longest:
+            self._longest[order] = float(self.norms(order).max(initial=0.0))
+        return self._longest[order]
 
     def framed_norms(self, matrix: Stored, rows: Rows, order: int, scale: Vector | None, constant: float) -> Vector:
         """Norms of rows of the design, in columns of another scale and with `constant` × the intercept."""
@@ -152,6 +159,10 @@ class Batch:
         """The norm of each framed row."""
         norms = self._design.norms(order)
         return norms if self._rows is None else norms.take(self._rows)
+
+    def longest(self, order: int) -> float:
+        """No row's norm is larger."""
+        return self._design.longest(order)
 
     def scaled_norms(self, diagonal: Vector, order: int) -> Vector:
         """The norm of diagonal ⊙ framed row: (rows,) for a vector, (rows, outputs) for outputs × width."""

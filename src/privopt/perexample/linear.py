@@ -84,12 +84,13 @@ class LinearGrads:
             sizes = np.abs(residuals)
         else:
             sizes = np.sqrt(np.einsum("ij,ij->i", residuals, residuals)) if order == 2 else np.abs(residuals).sum(axis=1)
-        plain = sizes * self._batch.norms(order)
         if self._diagonal is None:
-            return plain
-        parts = np.abs(residuals) * self._batch.scaled_norms(self._shaped(self._diagonal), order)  # of D ⊙ row, for each output
-        own = parts if parts.ndim == 1 else np.linalg.norm(parts, ord=order, axis=1)
-        return own if plain.max(initial=0.0) < HUGE else np.where(plain < HUGE, own, np.inf)
+            return sizes * self._batch.norms(order)
+        rows = self._batch.scaled_norms(self._shaped(self._diagonal), order)  # of D ⊙ row, for each output
+        own = sizes * rows if rows.ndim == 1 else np.linalg.norm(np.abs(residuals) * rows, ord=order, axis=1)
+        if sizes.max(initial=0.0) * self._batch.longest(order) < HUGE:
+            return own
+        return np.where(sizes * self._batch.norms(order) < HUGE, own, np.inf)
 
 
 class LinearOracle:
