@@ -20,50 +20,45 @@ from torch import Tensor
 from privopt.errors import PrivoptError
 from privopt.measure.randomness import Rng, Sum
 
-PART = 1 << 18  # numbers of one generator at least: fewer are not worth a thread, which is woken for longer than they take
+FEW = 1 << 15  # numbers that are not worth a thread: it is woken for as long as they take
+PART = 1 << 18  # numbers of one generator at least
 MOST = 8  # generators, and threads; a seed gives the same numbers on every machine
 _START, _WORDS, _SIZE = 24, 624, 5056  # where torch keeps the Mersenne twister's words, 8 bytes each, in a state of this size
 
-Words = NDArray[np.uint32]  # of a generator
-Job = tuple[Tensor, float, Words, SimpleQueue[None]]  # numbers, their deviation, and where to say "drawn"
+Job = tuple[Tensor, float, torch.Generator, SimpleQueue[None]]  # numbers, their deviation, and where to say "drawn"
 
 
 def normal(like: Tensor, deviation: float, rng: Rng) -> Callable[[Sum], Tensor]:
     """Independent normal numbers; the function that is returned adds a sum to them.
 
-    They are drawn on the CPU, in single precision at least. Many are drawn by all processors: while the sum is prepared, if that
-    leaves some of them idle; else after it, for torch's products, which wait for their slowest thread, would take twice as long.
+    They are drawn on the CPU, in single precision at least: while the sum is prepared, if torch leaves processors idle; else
+    after it, many by all processors (torch's products wait for their slowest thread: meanwhile, they would take twice as long).
     """
-    _blank()  # a torch that is not known is refused here: in another thread nobody would hear of it
-    words = [_words(rng) for _ in range(min(MOST, like.numel() // PART) or 1)]
-    if len(words) == 1:
-        return lambda total: total(_drawn(_empty(like), deviation, words[0]).to(like))
+    generators = [_generator(rng) for _ in range(min(MOST, like.numel() // PART) or 1)]
+    idle = torch.get_num_threads() == 1 or like.device.type != "cpu"
+    if like.numel() < FEW or (len(generators) == 1 and not idle):
+        return lambda total: total(_empty(like).normal_(0.0, deviation, generator=generators[0]).to(like))
 
     def begin() -> Callable[[], Tensor]:
         noise, drawn, jobs = _empty(like), SimpleQueue[None](), _jobs(os.getpid())
-        for part, own in zip(torch.tensor_split(noise.view(-1), len(words)), words, strict=True):
+        for part, own in zip(torch.tensor_split(noise.view(-1), len(generators)), generators, strict=True):
             jobs.put((part, deviation, own, drawn))
 
         def end() -> Tensor:
             while _draw_next(jobs):  # what nobody has begun with
                 pass
-            for _ in words:
+            for _ in generators:
                 drawn.get()
             return noise
 
         return end
 
-    idle = torch.get_num_threads() == 1 or like.device.type != "cpu"
     begun = begin() if idle else None
     return lambda total: total((begun or begin())().to(like))
 
 
 def _empty(like: Tensor) -> Tensor:
     return torch.empty(like.shape, dtype=torch.float64 if like.dtype == torch.float64 else torch.float32)
-
-
-def _drawn(numbers: Tensor, deviation: float, words: Words) -> Tensor:
-    return numbers.normal_(0.0, deviation, generator=_generator(words))
 
 
 @cache
@@ -105,8 +100,8 @@ def _draw(job: Job | None) -> bool:
     """Whether there was something to draw."""
     if job is None:
         return False
-    numbers, deviation, words, drawn = job
-    _drawn(numbers, deviation, words)
+    numbers, deviation, own, drawn = job
+    numbers.normal_(0.0, deviation, generator=own)
     del job, numbers  # before anybody hears of it
     drawn.put(None)
     return True
@@ -117,15 +112,10 @@ def brought(numbers: NDArray[Any], like: Tensor) -> Tensor:
     return torch.from_numpy(numbers).to(like)
 
 
-def _words(rng: Rng) -> Words:
-    """The low halves of raw numbers: some generators of numpy have no high ones."""
-    return rng.bit_generator.random_raw(_WORDS).astype(np.uint32)
-
-
-def _generator(words: Words) -> torch.Generator:
-    """A generator whose whole state is given."""
+def _generator(rng: Rng) -> torch.Generator:
+    """A generator whose whole state is drawn: low halves of raw numbers, as some generators of numpy have no high ones."""
     made, state = torch.Generator(), _blank().copy()
-    state[_START : _START + 8 * _WORDS].view(np.uint64)[:] = words
+    state[_START : _START + 8 * _WORDS].view(np.uint64)[:] = rng.bit_generator.random_raw(_WORDS) & np.uint64(0xFFFFFFFF)
     made.set_state(torch.from_numpy(state))
     return made
 
