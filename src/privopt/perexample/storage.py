@@ -61,7 +61,7 @@ class Dense:
         """Σ (weight × (entry − centre))²: (rows,) for a vector of weights, (rows, outputs) for columns × outputs."""
         squared, unit = _squared(weights)
         step = max(1, CACHED // max(1, self.shape[1]))
-        if self.shape[0] <= step:
+        if self.shape[0] <= step:  # a few rows: the loop would take longer than the sums
             entries = self._values if centre is None else self._values - centre
             return _scaled_back((entries * entries) @ squared, unit)
         total = np.empty((self.shape[0], *weights.shape[1:]))

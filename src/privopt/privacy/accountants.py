@@ -44,7 +44,7 @@ Accountant = Literal["auto", "pld", "rdp"]
 DEFAULT_GRID = 1e-4
 COARSEST = 500.0  # a grid's step has an exponential
 LOOSE = 1e3  # an ε for which Rényi's bound may be forty times the truth: too rough to choose a grid by
-HOPELESS = 1e9  # an ε that protects nothing: Rényi's bound on it will do
+HOPELESS = 1e9  # an ε, by Rényi's bound, that protects nothing: it counts as infinite, for its table would fill the memory
 
 # dp-accounting remarks on every Rényi order that it leaves out; leaving one out costs tightness, never validity
 logging.getLogger("absl").addFilter(lambda record: "Excluding this order" not in record.msg)
@@ -135,7 +135,7 @@ def _pld(parts: Counter[DpEvent], delta: float, neighbours: Neighbours, grid: fl
     if rough <= 0:  # so much noise that δ alone covers it
         return 0.0
     if HOPELESS < rough < math.inf:
-        return rough
+        return math.inf
     if grid is None and rough > LOOSE:
         rough = _composed(parts, delta, neighbours, _grid(parts, rough))
     return _composed(parts, delta, neighbours, grid or _grid(parts, rough))
