@@ -5,6 +5,7 @@ time and never kept. A transposed convolution is the same with the two sides exc
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -14,6 +15,8 @@ from torch import Tensor
 
 from privopt.perexample.torch.factors import Dense, Outer, Term
 from privopt.perexample.torch.layers.site import Made, Site
+
+SHORT = 16  # places in a row of an image: fewer are looked up one by one faster than copied row by row
 
 
 @dataclass(frozen=True)
@@ -45,19 +48,33 @@ class Patches:
     def _cut(self, images: Tensor) -> Tensor:
         if prod(self.kernel) == prod(self.stride) == 1 and not any(self.padding):
             return images.flatten(2)
-        padded = F.pad(images, [n for pad in reversed(self.padding) for n in (pad, pad)]).contiguous()
-        batch, channel, *steps = padded.stride()
-        view = padded.as_strided(  # every patch, without a copy; then one copy (faster than F.unfold)
-            (*padded.shape[:2], *self.kernel, *self.places),
+        pads = [n for pad in reversed(self.padding) for n in (pad, pad)]
+        padded = (F.pad(images, pads) if any(pads) else images).contiguous()
+        if self.places[-1] < SHORT:
+            patches = padded.flatten(0, 1).flatten(1).index_select(1, self._pixels)
+        else:
+            patches = self._windows(padded)
+        return patches.reshape(len(images), images.shape[1] * prod(self.kernel), -1)
+
+    @cached_property
+    def _pixels(self) -> Tensor:
+        """Where the patches of a channel are in it."""
+        sizes = [size + 2 * pad for size, pad in zip(self.images.shape[2:], self.padding, strict=True)]
+        return self._windows(torch.arange(prod(sizes), device=self.images.device).view(sizes)).reshape(-1)
+
+    def _windows(self, padded: Tensor) -> Tensor:
+        """(…, *kernel, *places): every patch, without a copy. (One copy of this is faster than F.unfold.)"""
+        first = padded.ndim - len(self.kernel)
+        steps = padded.stride()[first:]
+        return padded.as_strided(
+            (*padded.shape[:first], *self.kernel, *self.places),
             (
-                batch,
-                channel,
+                *padded.stride()[:first],
                 *(step * n for step, n in zip(steps, self.dilation, strict=True)),
                 *(step * n for step, n in zip(steps, self.stride, strict=True)),
             ),
             padded.storage_offset(),
         )
-        return view.reshape(padded.shape[0], padded.shape[1] * prod(self.kernel), -1)
 
     def _room(self, images: Tensor) -> list[int]:
         """How many patches there are; a transposed convolution's output padding can leave room for more than it has places."""
