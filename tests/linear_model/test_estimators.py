@@ -175,8 +175,9 @@ def test_a_ledger_that_runs_dry_stops_training_with_the_model_so_far() -> None:
     ledger = Ledger(Budget(1.2, 1e-5))
     model = LogisticRegression(epsilon=1.0, delta=1e-5, bounds=(-1, 1), ledger=ledger, random_state=0)
     model.fit(X, y)
-    with pytest.warns(PrivoptWarning, match="stopped after"):
+    with pytest.warns(PrivoptWarning, match="stopped after") as caught:
         model.fit(X, y)
+    assert caught[0].filename == __file__
     assert 0 < model.n_iter_ < 200
     assert ledger.epsilon() <= 1.2
     with pytest.raises(BudgetExceeded):
@@ -257,14 +258,16 @@ def test_one_class_is_refused() -> None:
 
 def test_a_delta_that_permits_publishing_a_row_is_warned_about() -> None:
     X, y = binary(1000)
-    with pytest.warns(PrivoptWarning, match="not below 1/n"):
+    with pytest.warns(PrivoptWarning, match="not below 1/n") as caught:
         LogisticRegression(delta=1e-3).fit(X, y)
+    assert caught[0].filename == __file__
 
 
 def test_too_few_rows_for_the_budget_are_warned_about_with_a_budget_that_would_do() -> None:
     X, y = binary(50)
     with pytest.warns(PrivoptWarning, match="too few") as caught:
         LogisticRegression(epsilon=0.05).fit(X, y)
+    assert caught[0].filename == __file__
     enough = float(str(caught[0].message).split("epsilon ≥ ")[1].split(",")[0])
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -13,8 +13,8 @@ from torch.utils.checkpoint import checkpoint as recomputed
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from privopt import Budget, Ledger
-from privopt.errors import InputError, PrivoptError
-from privopt.nets import fit
+from privopt.errors import InputError, PrivoptError, PrivoptWarning
+from privopt.nets import fit, make_private
 from privopt.perexample.torch.data import moved
 
 BUDGET = Budget(3.0, 1e-5)
@@ -79,7 +79,12 @@ def linear(outputs: int = 2) -> nn.Module:
 
 
 REFUSED: dict[str, tuple[Any, Any, Any, str]] = {
-    "a module that mixes": (nn.Sequential(nn.Linear(6, 2), nn.BatchNorm1d(2)), CE, (X, Y), r"1 \(BatchNorm1d\).*GroupNorm"),
+    "a module that mixes": (
+        nn.Sequential(nn.Linear(6, 2), nn.BatchNorm1d(2)),
+        CE,
+        (X, Y),
+        r"1 \(BatchNorm1d\).*replace_batchnorm",
+    ),
     "a loss over the batch": (linear(), mean, (X, Y), 'reduction="none"'),
     "a loss that is no tensor": (linear(), lambda o, t: 1.0, (X, Y), "gave a float"),
     "no loss": (linear(), "cross_entropy", (X, Y), "loss is a str"),
@@ -153,12 +158,26 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_paid(name: str, tm
         ({"clip_bound": -1.0}, "clip bound"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"rounds": 0}, "rounds is 0"),
+        ({"rounds": None, "epochs": 0}, "epochs is 0"),
+        ({"rounds": None, "epochs": float("inf")}, "epochs is inf"),
+        ({"learning_rate": float("nan")}, "learning_rate is nan"),
+        ({"learning_rate": -0.1}, "learning_rate is -0.1"),
         ({"epochs": 3}, "not both"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(PrivoptError, match=message):
         fit(linear(), CE, (X, Y), **({"budget": BUDGET, "rounds": 2, "batch_size": 20} | settings))
+
+
+def test_a_delta_of_one_in_n_is_warned_about_where_it_is_given() -> None:
+    model, weak = linear(), Budget(3.0, 1 / 60)
+    optimizer = torch.optim.SGD(model.parameters())
+    with pytest.warns(PrivoptWarning, match="not below 1/n") as by_fit:
+        fit(model, CE, (X, Y), budget=weak, rounds=1, batch_size=20)
+    with pytest.warns(PrivoptWarning, match="not below 1/n") as by_loop:
+        make_private(model, optimizer, (X, Y), budget=weak, rounds=1, batch_size=20)
+    assert by_fit[0].filename == by_loop[0].filename == __file__
 
 
 def test_a_label_that_only_a_dataset_knows_is_refused_without_saying_which() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from privopt.errors import InputError
-from privopt.privacy.budget import Budget, Neighbours, default_delta
+from privopt.privacy.budget import Budget, Neighbours, cautions, default_delta
 
 if TYPE_CHECKING:
     from privopt.privacy.events import DpEvent
@@ -110,7 +110,7 @@ def account(
         "event": to_json(planned),
         "description": describe(planned),
         "reading": reading(spent, delta, neighbours),
-        "warnings": cautions(n, delta),
+        "warnings": cautions(delta, n),
     }
     if epsilon is not None:
         result["budget"] = epsilon
@@ -140,18 +140,6 @@ def reading(epsilon: float, delta: float, neighbours: Neighbours) -> str:
     question = "whether one example was used" if neighbours == "add-remove" else "which of two records one example was"
     best = f"{100 * chance:.1f} %" if chance < 0.9995 else "practically 100 %"
     return f"Whoever sees the model and flips a coin over {question} is right half the time; nobody can do better than {best}."
-
-
-def cautions(n: int, delta: float) -> list[str]:
-    """What is formally fine but means little."""
-    if delta < 1 / n:
-        return []
-    published = max(1, math.floor(delta * n))
-    warning = (
-        f"delta is {delta:g}, which is not below 1/n = {1 / n:.2g}: publishing {published} of the {n} examples in the clear "
-        f"would satisfy it. {default_delta(n):g} is a sensible choice."
-    )
-    return [warning]
 
 
 def check_count(option: str, value: int) -> int:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from privopt.cli.account import cautions, checked_delta, show_cautions
+from privopt.cli.account import checked_delta, show_cautions
 from privopt.errors import InputError
+from privopt.privacy.budget import cautions
 
 if TYPE_CHECKING:
     from privopt.privacy.theory import Bound, Problem
@@ -79,13 +80,13 @@ def bounds(
         "neighbours": "replace-one",
         "methods": [asdict(row) for row in rows],
         "notes": list(notes(rows, problem)),
-        "warnings": cautions(n, delta),
+        "warnings": cautions(delta, n),
     }
     if as_json:
         typer.echo(json.dumps(result, indent=2))
     else:
         show(rows, problem, epsilon, delta)
-    show_cautions(cautions(n, delta))
+    show_cautions(result["warnings"])
 
 
 def _compared(problem: "Problem", epsilon: float, delta: float) -> Sequence["Row"]:

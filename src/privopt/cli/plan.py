@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from privopt.cli.account import cautions, check_count, check_positive, checked_delta, event, show_cautions
+from privopt.cli.account import check_count, check_positive, checked_delta, event, show_cautions
 from privopt.errors import InputError
-from privopt.privacy.budget import Budget, Neighbours
+from privopt.privacy.budget import Budget, Neighbours, cautions
 
 ROUNDS = (50, 200, 800)
 SHARES = (8, 32, 128)  # by default, batches of about n/8, n/32 and n/128
@@ -92,13 +92,13 @@ def plan(
         "rows": [asdict(row) for row in found],
         "recommended": asdict(best),
         "reason": reason(found, best),
-        "warnings": cautions(n, budget.delta),
+        "warnings": cautions(budget.delta, n),
     }
     if as_json:
         typer.echo(json.dumps(result, indent=2))
     else:
         _show(found, best, result)
-    show_cautions(cautions(n, budget.delta))
+    show_cautions(cautions(budget.delta, n))
 
 
 def calibrated(n: int, d: int, budget: Budget, batches: Sequence[int], rounds: Sequence[int]) -> Iterator[Row]:

@@ -71,7 +71,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         budget = Budget(self.epsilon, default_delta(size) if self.delta is None else self.delta, self.neighbours)
         outputs = loss(1.0).outputs
         if reason := drowned(size, outputs * (columns + bool(self.fit_intercept)), budget):
-            warnings.warn(reason, PrivoptWarning, stacklevel=4)
+            warnings.warn(reason, PrivoptWarning, stacklevel=3)
         ledger = self.ledger if self.ledger is not None else Ledger()
         trained = train(
             X,

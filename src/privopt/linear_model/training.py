@@ -25,7 +25,7 @@ from privopt.perexample.limited import LimitedDesign
 from privopt.perexample.linear import LinearOracle
 from privopt.perexample.losses import Loss
 from privopt.privacy.accountants import epsilon
-from privopt.privacy.budget import Budget
+from privopt.privacy.budget import Budget, warn_of_delta
 from privopt.privacy.calibrate import calibrate
 from privopt.privacy.events import DpEvent, GaussianDpEvent, PureDpEvent, compose
 from privopt.privacy.ledger import Run
@@ -92,7 +92,7 @@ def train(
     check(settings, budget)
     methods.check(settings, loss(1.0))
     side.check(settings, public is not None)
-    warn_of_delta(budget, size)
+    warn_of_delta(budget, size, frames=3)
     found = scales(
         matrix,
         targets if regression else None,
@@ -160,7 +160,7 @@ def train(
             f"training stopped after {result.rounds} of {ready.rounds} rounds, because the ledger's budget "
             f"({spending.ledger.budget}) holds no more. The model so far is kept.",
             PrivoptWarning,
-            stacklevel=2,
+            stacklevel=4,
         )
     slopes, intercepts = found.frame.unfold(result.parameters.reshape(fitted.outputs, -1))
     statement = Statement(
@@ -208,17 +208,6 @@ def check(settings: Settings, budget: Budget) -> None:
         raise InputError("dp-gd uses every row in every round: leave batch_size out, or use dp-sgd.")
     if settings.penalty not in ("ridge", "nonconvex"):
         raise InputError(f"penalty is {settings.penalty!r}; it is 'ridge' or 'nonconvex'.")
-
-
-def warn_of_delta(budget: Budget, size: int) -> None:
-    """Say so, if δ is too large to mean anything."""
-    if budget.delta >= 1 / size:
-        warnings.warn(
-            f"delta = {budget.delta:.3g} is not below 1/n = {1 / size:.3g}: publishing one random row in full would satisfy "
-            "it. Choose a smaller delta.",
-            PrivoptWarning,
-            stacklevel=4,
-        )
 
 
 def one_release(budget: Budget) -> Callable[[float], DpEvent]:

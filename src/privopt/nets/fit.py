@@ -1,5 +1,6 @@
 """`fit`: a private model in one call."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +29,7 @@ from privopt.postprocess.release import ReleaseRule, last
 from privopt.postprocess.schedules import Schedule
 from privopt.postprocess.side_information import least_seen, seen_sizes
 from privopt.privacy.accountants import Accountant, epsilon
-from privopt.privacy.budget import Budget
+from privopt.privacy.budget import Budget, warn_of_delta
 from privopt.privacy.ledger import Ledger, Run
 from privopt.privacy.statement import Privacy, Statement
 from privopt.progress import watched
@@ -111,6 +112,7 @@ def fit(
     data = as_dataset(dataset)
     planned = schedule(len(data), batch_size, epochs, rounds)  # type: ignore[arg-type]
     data = pairs(data)
+    warn_of_delta(budget, planned.size, frames=1)
     chosen = method_of(method)
     recipe_of, parameters = chosen.recipe, signature(chosen.recipe).parameters
     if not chosen.networks:
@@ -122,6 +124,8 @@ def fit(
     if "learning_rate" in parameters and learning_rate is None and method not in RATES:
         raise InputError(f"{method} has no default learning rate for networks: say learning_rate=….")
     rate = RATES.get(method) if learning_rate is None else learning_rate
+    if rate is not None and not callable(rate) and not 0 < rate < math.inf:
+        raise InputError(f"learning_rate is {rate}, but it is a finite number > 0, or a function of the round.")
     allowed = [name for name in parameters if name not in OWN]
     check_options(chosen, options or {}, OWN)
     if missing := [name for name in allowed if parameters[name].default is Parameter.empty and name not in (options or {})]:

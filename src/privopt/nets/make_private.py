@@ -24,7 +24,7 @@ from privopt.perexample.torch.data import moved, rows_of
 from privopt.perexample.torch.draws import Draws
 from privopt.perexample.torch.errors import UnsupportedLoss
 from privopt.privacy.accountants import Accountant
-from privopt.privacy.budget import Budget
+from privopt.privacy.budget import Budget, warn_of_delta
 from privopt.privacy.calibrate import calibrate
 from privopt.privacy.events import compose
 from privopt.privacy.ledger import Ledger
@@ -71,6 +71,7 @@ def make_private(
     planned = schedule(len(data), batch_size, epochs, rounds)  # type: ignore[arg-type]
     if budget.delta == 0:
         raise InputError("delta is 0, but Gaussian noise needs delta > 0: well below 1/n, such as 1e-6.")
+    warn_of_delta(budget, planned.size, frames=1)
     return Private(as_model(model), optimizer, data, planned, budget, clip_bound, physical_batch_size, accountant, ledger, seed)
 
 

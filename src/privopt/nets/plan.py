@@ -41,8 +41,8 @@ def schedule(size: int, batch_size: int, epochs: float | None, rounds: int | Non
     batch = min(batch_size, size)
     if rounds is None:
         assert epochs is not None
-        if not epochs > 0:
-            raise InputError(f"epochs is {epochs}, but it is a number > 0.")
+        if not 0 < epochs < math.inf:
+            raise InputError(f"epochs is {epochs}, but it is a finite number > 0.")
         rounds = max(1, round(epochs * size / batch))
     if rounds < 1:
         raise InputError(f"rounds is {rounds}, but there is at least one.")

@@ -1,10 +1,11 @@
 """Budgets: how much may be learnt about one unit, and what one unit is."""
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Literal
 
-from privopt.errors import InputError
+from privopt.errors import InputError, PrivoptWarning
 
 Neighbours = Literal["add-remove", "replace-one"]
 Unit = Literal["example", "user"]
@@ -46,3 +47,25 @@ def default_delta(size: int) -> float:
     """
     exponent = math.floor(-math.log10(10 * size) + 1e-9)
     return float(f"1e{exponent}")
+
+
+def cautions(delta: float, size: int) -> list[str]:
+    """What is formally fine for so many examples, but means little.
+
+    >>> cautions(0.02, 100)
+    ['delta = 0.02 is not below 1/n = 0.01: publishing 2 of the 100 examples in the clear would satisfy it. Use 0.001, or less.']
+    """
+    if delta < 1 / size:
+        return []
+    published = math.floor(delta * size * (1 + 1e-9))
+    caution = (
+        f"delta = {delta:.3g} is not below 1/n = {1 / size:.3g}: publishing {published} of the {size} examples in the clear "
+        f"would satisfy it. Use {default_delta(size):g}, or less."
+    )
+    return [caution]
+
+
+def warn_of_delta(budget: Budget, size: int, *, frames: int) -> None:
+    """Say so, if δ is too large to mean anything; to the user's code, so many frames above the function that calls this."""
+    for caution in cautions(budget.delta, size):
+        warnings.warn(caution, PrivoptWarning, stacklevel=2 + frames)

@@ -12,7 +12,7 @@ from privopt.checkpoint import Checkpoint
 from privopt.errors import PrivoptWarning
 from privopt.linear_model.problem import Settings
 from privopt.linear_model.scaling import scales
-from privopt.linear_model.training import Observer, Trained, warn_of_delta
+from privopt.linear_model.training import Observer, Trained
 from privopt.measure.randomness import Rng
 from privopt.nets.defaults import Steps, Target, amount, binary, default_batch, default_rounds, default_steps, multiclass
 from privopt.nets.fit import trained
@@ -23,7 +23,7 @@ from privopt.perexample.design import Frame
 from privopt.perexample.grads import Vector
 from privopt.postprocess.regularizers import ridge
 from privopt.privacy.accountants import epsilon
-from privopt.privacy.budget import Budget
+from privopt.privacy.budget import Budget, warn_of_delta
 from privopt.privacy.calibrate import calibrate
 from privopt.privacy.events import GaussianDpEvent, compose
 from privopt.privacy.ledger import Run
@@ -61,7 +61,7 @@ def train_network(
     from the run's generator, so a resumed run begins with the same.
     """
     size, inputs = map(int, matrix.shape)
-    warn_of_delta(budget, size)
+    warn_of_delta(budget, size, frames=1)
     found = scales(
         matrix,
         None if classes else targets,

@@ -28,11 +28,14 @@ def refuse_mixing(modules: Iterable[tuple[str, nn.Module]]) -> list[tuple[str, n
         kind = type(module).__name__
         where = name or "the model"
         if isinstance(module, _BatchNorm):
-            raise UnsupportedLayer(f"{where} ({kind}) mixes examples, so no per-example gradient exists. GroupNorm does not mix.")
+            raise UnsupportedLayer(
+                f"{where} ({kind}) mixes examples, so no per-example gradient exists. GroupNorm does not mix: "
+                "privopt.replace_batchnorm(model) puts it there."
+            )
         if module.track_running_stats:
             raise UnsupportedLayer(
                 f"{where} ({kind}) keeps running statistics of private batches, which no noise hides. "
-                "Use track_running_stats=False."
+                "Use track_running_stats=False, which privopt.replace_batchnorm(model) sets."
             )
     return norms
 
