@@ -176,6 +176,15 @@ def test_losses_that_are_not_each_examples_own_are_refused_before_anything_is_pa
     torch.testing.assert_close(flat(private.model), before)
 
 
+def test_a_loss_that_is_computed_already_is_refused_with_what_would_do() -> None:
+    private = begun()
+    inputs, targets = next(private.loader)
+    computed: Any = losses(private.model, inputs, targets)
+    with pytest.raises(InputError, match=r"step\(lambda: loss"):
+        private.step(computed)
+    assert private.ledger.entries == ()
+
+
 class Sequences(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -158,6 +158,10 @@ class Private:
         """
         if self._open is None or not self._handed:
             raise InputError("step(...) uses a batch of the loader: call it once for each, inside `for … in private.loader`.")
+        if not callable(closure):
+            raise InputError(
+                f"step(…) is given a {type(closure).__name__}, but it computes the losses itself: step(lambda: loss(…))."
+            )
         if not self._checked and self._handed > 1:
             with self._numbers(COMPUTING):
                 check_losses(self._recorder, self._layout, lambda: self._losses(closure))
