@@ -158,6 +158,8 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_paid(name: str, tm
         ({"clip_bound": -1.0}, "clip bound"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"rounds": 0}, "rounds is 0"),
+        ({"rounds": 2.5}, r"rounds is 2\.5, but it is a whole number"),
+        ({"batch_size": 9.5}, r"batch_size is 9\.5"),
         ({"rounds": None, "epochs": 0}, "epochs is 0"),
         ({"rounds": None, "epochs": float("inf")}, "epochs is inf"),
         ({"learning_rate": float("nan")}, "learning_rate is nan"),

@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Protocol
 
 import numpy as np
@@ -198,10 +199,11 @@ def check(settings: Settings, budget: Budget) -> None:
             f"delta is 0, but {method.name} adds Gaussian noise, which needs delta > 0, such as 1e-6. Without delta: {able}."
         )
     check_options(method, settings.options, COMMON)
-    for name in ("clip_bound", "learning_rate", "rounds", "batch_size"):
+    for name, kind in {"clip_bound": Real, "learning_rate": Real, "rounds": Integral, "batch_size": Integral}.items():
         value = getattr(settings, name)
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise InputError(f"{name} is {value}, but it is a finite number > 0, or None for the default rule.")
+        if value is not None and not (isinstance(value, kind) and 0 < float(value) < math.inf):
+            number = "whole number" if kind is Integral else "finite number"
+            raise InputError(f"{name} is {value!r}, but it is a {number} > 0, or None for the default rule.")
     if not (math.isfinite(settings.alpha) and settings.alpha >= 0):
         raise InputError(f"alpha is {settings.alpha}, but the strength of a regulariser is a finite number ≥ 0.")
     if settings.method == "dp-gd" and settings.batch_size is not None:

@@ -124,8 +124,8 @@ def fit(
     if "learning_rate" in parameters and learning_rate is None and method not in RATES:
         raise InputError(f"{method} has no default learning rate for networks: say learning_rate=….")
     rate = RATES.get(method) if learning_rate is None else learning_rate
-    if rate is not None and not callable(rate) and not 0 < rate < math.inf:
-        raise InputError(f"learning_rate is {rate}, but it is a finite number > 0, or a function of the round.")
+    if rate is not None and not callable(rate) and not (isinstance(rate, Real) and 0 < rate < math.inf):
+        raise InputError(f"learning_rate is {rate!r}, but it is a finite number > 0, or a function of the round.")
     allowed = [name for name in parameters if name not in OWN]
     check_options(chosen, options or {}, OWN)
     if missing := [name for name in allowed if parameters[name].default is Parameter.empty and name not in (options or {})]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 from privopt.errors import InputError
 from privopt.measure.samplers import Sampler, full_batch, poisson
@@ -34,18 +35,18 @@ def schedule(size: int, batch_size: int, epochs: float | None, rounds: int | Non
     """Rounds, or as many as make up these passes over the data."""
     if size < 1:
         raise InputError("the data set is empty: there is nothing to train on.")
-    if batch_size < 1:
-        raise InputError(f"batch_size is {batch_size}, but a batch holds at least one example.")
+    if not isinstance(batch_size, Integral) or batch_size < 1:
+        raise InputError(f"batch_size is {batch_size!r}, but a batch holds a whole number of examples, at least one.")
     if (epochs is None) == (rounds is None):
         raise InputError("say how long to train: epochs=… or rounds=…, and not both.")
     batch = min(batch_size, size)
     if rounds is None:
         assert epochs is not None
-        if not 0 < epochs < math.inf:
-            raise InputError(f"epochs is {epochs}, but it is a finite number > 0.")
+        if not isinstance(epochs, Real) or not 0 < epochs < math.inf:
+            raise InputError(f"epochs is {epochs!r}, but it is a finite number > 0.")
         rounds = max(1, round(epochs * size / batch))
-    if rounds < 1:
-        raise InputError(f"rounds is {rounds}, but there is at least one.")
+    if not isinstance(rounds, Integral) or rounds < 1:
+        raise InputError(f"rounds is {rounds!r}, but it is a whole number, at least 1.")
     return Schedule(size, batch, rounds)
 
 

@@ -3,6 +3,7 @@
 import math
 import warnings
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal
 
 from privopt.errors import InputError, PrivoptWarning
@@ -29,10 +30,10 @@ class Budget:
     unit: Unit = "example"
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
-            raise InputError(f"epsilon is {self.epsilon}, but a guarantee needs a finite epsilon > 0; 1.0 is a common choice.")
-        if not 0 <= self.delta < 1:
-            raise InputError(f"delta is {self.delta}, but it is a probability: 0 ≤ delta < 1, and below 1/n to mean anything.")
+        if not isinstance(self.epsilon, Real) or not 0 < self.epsilon < math.inf:
+            raise InputError(f"epsilon is {self.epsilon!r}, but a guarantee needs a finite epsilon > 0; 1.0 is a common choice.")
+        if not isinstance(self.delta, Real) or not 0 <= self.delta < 1:
+            raise InputError(f"delta is {self.delta!r}, but it is a probability: 0 ≤ delta < 1, and below 1/n to mean anything.")
         if self.neighbours not in ("add-remove", "replace-one"):
             raise InputError(f"neighbours is {self.neighbours!r}; it is 'add-remove' or 'replace-one'.")
         if self.unit not in ("example", "user"):
