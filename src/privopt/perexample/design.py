@@ -117,12 +117,11 @@ class Design:
             columns = columns / self.frame.scale
         if order == 1:
             return self._careful_norms(matrix, rows, columns, constants, order)
-        with np.errstate(all="ignore"):
-            total = matrix.squares(self.frame.centre, columns.T) + (constants * self.frame.intercept) ** 2
-            if self.frame.centre is not None:  # as in `norms`
-                total += 1e-12 * ((columns * self.frame.centre) ** 2).sum(axis=-1)
-            norms = np.sqrt(total)
-            all_sure = math.isfinite(total.sum())
+        total = matrix.squares(self.frame.centre, columns.T) + (constants * self.frame.intercept) ** 2
+        if self.frame.centre is not None:  # as in `norms`
+            total += 1e-12 * ((columns * self.frame.centre) ** 2).sum(axis=-1)
+        norms = np.sqrt(total)
+        all_sure = math.isfinite(total.sum())
         if self._some_unusable:
             norms[self._unusable if rows is None else self._unusable[rows]] = np.inf
         if not all_sure:

@@ -41,7 +41,8 @@ def test_batch_norm_is_refused_with_what_to_use() -> None:
     with pytest.raises(UnsupportedLayer) as refusal:
         TorchOracle(Encoder(), CE(), normal(4, 1, 6, 6), classes())
     assert str(refusal.value) == (
-        "encoder.norm1 (BatchNorm2d) mixes examples, so no per-example gradient exists. GroupNorm does not mix."
+        "encoder.norm1 (BatchNorm2d) mixes examples, so no per-example gradient exists. GroupNorm does not mix. "
+        "privopt.replace_batchnorm(model) puts it there."
     )
 
 

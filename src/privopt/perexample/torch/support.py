@@ -29,7 +29,7 @@ def refuse_mixing(modules: Iterable[tuple[str, nn.Module]]) -> list[tuple[str, n
         where = name or "the model"
         if isinstance(module, _BatchNorm):
             raise UnsupportedLayer(
-                f"{where} ({kind}) mixes examples, so no per-example gradient exists. GroupNorm does not mix: "
+                f"{where} ({kind}) mixes examples, so no per-example gradient exists. GroupNorm does not mix. "
                 "privopt.replace_batchnorm(model) puts it there."
             )
         if module.track_running_stats:
