@@ -110,11 +110,12 @@ def timed(model: str, names: tuple[str, ...], blocks: int, busy: float) -> tuple
 
 
 def peak(model: str, name: str) -> float:
-    """Megabytes beyond model and data, in a fresh process."""
+    """Megabytes beyond model and data: the middle of three fresh processes, of which some happen to keep a page more."""
     if not Path("/proc/self/clear_refs").exists():
         return float("nan")
-    order = [*_order(model, name), "memory"]
-    return float(subprocess.run(order, capture_output=True, text=True, check=True, env=_environment(name)).stdout) / 1e6
+    order, environment = [*_order(model, name), "memory"], _environment(name)
+    runs = [subprocess.run(order, capture_output=True, text=True, check=True, env=environment) for _ in range(3)]
+    return float(np.median([float(run.stdout) for run in runs])) / 1e6
 
 
 def _order(model: str, name: str) -> list[str]:
