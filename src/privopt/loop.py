@@ -2,6 +2,7 @@
 
 import math
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from privopt.checkpoint import Checkpoint, Progress
-from privopt.errors import BudgetExceeded, LedgerError
+from privopt.errors import BudgetExceeded, LedgerError, PrivoptWarning
 from privopt.measure.randomness import Rng, generator
 from privopt.perexample.grads import Oracle
 from privopt.privacy.accountants import accountable
@@ -121,6 +122,16 @@ def run(
     if recorded != planned:
         raise LedgerError(f"planned {planned}, but recorded {recorded}.")
     return Result(recipe.release.select(kept), done, recorded, stopped_early=done < rounds)
+
+
+def warn_of_early_end(done: int, planned: int, ledger: Ledger, *, frames: int) -> None:
+    """Say that the ledger ended a run; to the user's code, so many frames above the function that calls this."""
+    warnings.warn(
+        f"training stopped after {done} of {planned} rounds, because the ledger's budget ({ledger.budget}) holds no more. "
+        "The model so far is kept.",
+        PrivoptWarning,
+        stacklevel=2 + frames,
+    )
 
 
 def _like(parameters: Any, state: dict[str, Any]) -> dict[str, Any]:

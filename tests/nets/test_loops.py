@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 from privopt import Budget, Ledger
 from privopt.checkpoint import write_atomically
-from privopt.errors import BudgetExceeded, InputError, PrivoptError
+from privopt.errors import BudgetExceeded, InputError, PrivoptError, PrivoptWarning
 from privopt.nets import Private, UnsupportedLayer, make_private
 from privopt.perexample.torch import UnsupportedLoss
 from tests.processes import killed, one_fork_server, size, started, wait_for
@@ -234,7 +234,9 @@ def test_a_model_that_cannot_be_run_on_the_items_needs_a_batch_size() -> None:
 def test_a_loop_stops_when_the_ledger_holds_no_more() -> None:
     model = network()
     private = begun(model, ledger=Ledger(Budget(1.5, 1e-5)))
-    trained(private)
+    with pytest.warns(PrivoptWarning, match="stopped after") as caught:
+        trained(private)
+    assert caught[0].filename == __file__
     assert 0 < private.rounds < ROUNDS
     assert private.ledger.epsilon() <= 1.5
     with pytest.raises(BudgetExceeded, match="not even one round"):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 
 from privopt import Budget, Ledger, run
-from privopt.errors import InputError, LedgerError, PrivoptError
+from privopt.errors import InputError, LedgerError, PrivoptError, PrivoptWarning
 from privopt.measure import torch_randomness
 from privopt.measure.clips import l2
 from privopt.measure.measurement import Measurement
@@ -416,6 +416,16 @@ def test_an_optimizer_of_other_parameters_is_refused() -> None:
         make_private(
             nn.Linear(6, 2), torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1), data(), budget=BUDGET, rounds=5, batch_size=9
         )
+
+
+def test_a_ledger_that_runs_dry_stops_training_with_the_model_so_far() -> None:
+    ledger = Ledger(Budget(1.5, 1e-5))
+    with pytest.warns(PrivoptWarning, match="stopped after") as caught:
+        result = fit(nn.Linear(6, 2), nn.CrossEntropyLoss(), data(), budget=BUDGET, rounds=20, batch_size=50, ledger=ledger)
+    assert caught[0].filename == __file__
+    assert result.stopped_early
+    assert 0 < result.rounds < 20
+    assert ledger.epsilon() <= 1.5
 
 
 def test_a_ledger_copy_cannot_be_spent_from(tmp_path: Path) -> None:

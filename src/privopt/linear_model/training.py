@@ -1,7 +1,6 @@
 """Training: scales, defaults, calibration, the loop and the statement, for every linear model."""
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -12,13 +11,13 @@ import scipy.sparse as sp
 from threadpoolctl import threadpool_limits
 
 from privopt.checkpoint import Checkpoint
-from privopt.errors import InputError, PrivoptWarning
+from privopt.errors import InputError
 from privopt.linear_model import methods, side
 from privopt.linear_model.defaults import INTERCEPT
 from privopt.linear_model.problem import Problem, Settings
 from privopt.linear_model.scaling import scales
 from privopt.linear_model.side import PublicTable
-from privopt.loop import run
+from privopt.loop import run, warn_of_early_end
 from privopt.measure.randomness import Rng, key
 from privopt.perexample.design import Design
 from privopt.perexample.grads import Vector
@@ -157,12 +156,7 @@ def train(
             progress=observer.advance if observer else None,
         )
     if result.stopped_early:
-        warnings.warn(
-            f"training stopped after {result.rounds} of {ready.rounds} rounds, because the ledger's budget "
-            f"({spending.ledger.budget}) holds no more. The model so far is kept.",
-            PrivoptWarning,
-            stacklevel=4,
-        )
+        warn_of_early_end(result.rounds, ready.rounds, spending.ledger, frames=3)
     slopes, intercepts = found.frame.unfold(result.parameters.reshape(fitted.outputs, -1))
     statement = Statement(
         budget=budget,

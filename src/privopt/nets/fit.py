@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 from privopt.checkpoint import Checkpoint
 from privopt.errors import InputError
-from privopt.loop import Result, run
+from privopt.loop import Result, run, warn_of_early_end
 from privopt.measure.clips import Clip, as_clip
 from privopt.measure.randomness import Rng, generator
 from privopt.nets.data import as_dataset, as_model, fingerprint, first_of, pairs, physical_batch_size
@@ -185,6 +185,8 @@ def fit(
         result = trained(oracle, ready, spending=spending, rng=rng, checkpoint=store, progress=told)
     if store is not None:
         store.remove()
+    if result.stopped_early:
+        warn_of_early_end(result.rounds, ready.rounds, ledger, frames=1)
     statement = Statement(
         budget=budget,
         event=spending.since(0),

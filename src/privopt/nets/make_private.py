@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset, default_collate
 
 from privopt.errors import BudgetExceeded, InputError
+from privopt.loop import warn_of_early_end
 from privopt.measure import randomness
 from privopt.measure.clips import Clip, as_clip, l2
 from privopt.measure.measurement import Measurement
@@ -149,6 +150,8 @@ class Private:
                 yield piece
                 if self._handed:
                     raise InputError("a batch was handed out, but step(...) was not called: every batch has to be used once.")
+        if self.rounds < self._planned.rounds:
+            warn_of_early_end(self.rounds, self._planned.rounds, self.ledger, frames=1)
 
     def step(self, closure: Callable[[], Tensor]) -> bool:
         """Use one piece of a batch: `closure` computes its losses, one for each example. Whether the model was updated.

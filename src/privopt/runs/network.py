@@ -1,6 +1,5 @@
 """Training a network on the rows of a table: scales of `linear_model`, the rule of `nets.defaults`, the loop of `nets.fit`."""
 
-import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,10 +8,10 @@ import torch
 from torch import nn
 
 from privopt.checkpoint import Checkpoint
-from privopt.errors import PrivoptWarning
 from privopt.linear_model.problem import Settings
 from privopt.linear_model.scaling import scales
 from privopt.linear_model.training import Observer, Trained
+from privopt.loop import warn_of_early_end
 from privopt.measure.randomness import Rng
 from privopt.nets.defaults import Steps, Target, amount, binary, default_batch, default_rounds, default_steps, multiclass
 from privopt.nets.fit import trained
@@ -131,12 +130,7 @@ def train_network(
         progress=observer.advance if observer else None,
     )
     if result.stopped_early:
-        warnings.warn(
-            f"training stopped after {result.rounds} of {rounds} rounds, because the ledger's budget "
-            f"({spending.ledger.budget}) holds no more. The model so far is kept.",
-            PrivoptWarning,
-            stacklevel=2,
-        )
+        warn_of_early_end(result.rounds, rounds, spending.ledger, frames=1)
     statement = Statement(
         budget=budget,
         event=spending.since(0),
