@@ -83,7 +83,7 @@ def plan(
     counts = ROUNDS if rounds is None else _parsed("--rounds", rounds)
     found = list(_with_progress(calibrated(n, d, budget, sizes, counts), len(sizes) * len(counts)))
     best = recommended(found)
-    result = {
+    result: dict[str, Any] = {
         "n": n,
         "d": d,
         "epsilon": epsilon,
@@ -98,7 +98,7 @@ def plan(
         typer.echo(json.dumps(result, indent=2))
     else:
         _show(found, best, result)
-    show_cautions(cautions(budget.delta, n))
+    show_cautions(result["warnings"])
 
 
 def calibrated(n: int, d: int, budget: Budget, batches: Sequence[int], rounds: Sequence[int]) -> Iterator[Row]:

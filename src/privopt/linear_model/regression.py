@@ -1,5 +1,6 @@
 """Private linear regression: ridge and Huber."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -17,7 +18,7 @@ from privopt.privacy.budget import Neighbours
 from privopt.privacy.ledger import Ledger
 
 
-class _Regressor(RegressorMixin, PrivateLinearModel):  # type: ignore[misc]  # scikit-learn is untyped
+class _Regressor(RegressorMixin, PrivateLinearModel, ABC):  # type: ignore[misc]  # scikit-learn is untyped
     """Fit and predict for real targets, which are trained on as (y − centre)/scale of a public or surveyed range."""
 
     def __init__(
@@ -71,8 +72,9 @@ class _Regressor(RegressorMixin, PrivateLinearModel):  # type: ignore[misc]  # s
         self.coef_, self.intercept_ = trained.slopes[0], float(trained.intercepts[0])
         return self
 
+    @abstractmethod
     def _loss(self, unit: float) -> Loss:
-        raise NotImplementedError
+        """The loss of targets on the scale that they are trained on, where `unit` of the data's is 1."""
 
     def predict(self, X: Any) -> Vector:
         """The expected target of each row."""

@@ -108,7 +108,10 @@ class Design:
         return self._scaled if rows is None else self._scaled[rows]
 
     def _weighted_norms(self, matrix: Stored, rows: Rows, weights: Vector, order: int) -> Vector:
-        """Of weights ⊙ framed row: by sums of squares; where those would lose digits, and in l1, with more care."""
+        """Of weights ⊙ framed row: by sums of squares; where those would lose digits, and in l1, with more care.
+
+        numpy's warnings are silenced by `LinearGrads.norms`, which asks.
+        """
         if weights.ndim == 2 and (weights == weights[:1]).all():  # shared by all outputs
             norms = self._weighted_norms(matrix, rows, weights[0], order)
             return np.broadcast_to(norms[:, None], (len(norms), len(weights)))
