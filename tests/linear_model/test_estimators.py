@@ -263,7 +263,8 @@ def test_one_class_is_refused() -> None:
 def test_a_delta_that_permits_publishing_a_row_is_warned_about() -> None:
     X, y = binary(1000)
     with pytest.warns(PrivoptWarning, match="not below 1/n") as caught:
-        LogisticRegression(delta=1e-3).fit(X, y)
+        model = LogisticRegression(delta=1e-3).fit(X, y)
+    assert "CAUTION: delta" in model.privacy_.statement.text()
     assert caught[0].filename == __file__
 
 

@@ -176,9 +176,11 @@ def test_a_delta_of_one_in_n_is_warned_about_where_it_is_given() -> None:
     model, weak = linear(), Budget(3.0, 1 / 60)
     optimizer = torch.optim.SGD(model.parameters())
     with pytest.warns(PrivoptWarning, match="not below 1/n") as by_fit:
-        fit(model, CE, (X, Y), budget=weak, rounds=1, batch_size=20)
+        fitted = fit(model, CE, (X, Y), budget=weak, rounds=1, batch_size=20)
     with pytest.warns(PrivoptWarning, match="not below 1/n") as by_loop:
-        make_private(model, optimizer, (X, Y), budget=weak, rounds=1, batch_size=20)
+        private = make_private(model, optimizer, (X, Y), budget=weak, rounds=1, batch_size=20)
+    for statement in (fitted.privacy.statement, private.statement()):
+        assert "CAUTION: delta" in statement.text()
     assert by_fit[0].filename == by_loop[0].filename == __file__
 
 

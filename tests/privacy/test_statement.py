@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -24,6 +25,7 @@ STATEMENT = Statement(
     budget=Budget(2.0, 1e-5),
     event=EVENT,
     released="the coefficients",
+    examples=32561,
     assumed_public=["the number of rows"],
     paid_for=["column ranges"],
     public_data=["a word list"],
@@ -56,6 +58,12 @@ def test_the_words_say_what_was_done_to_whom_and_what_is_not_covered() -> None:
 
 def test_a_seeded_run_is_marked() -> None:
     assert "WARNING: the noise came from a fixed seed" in Statement(STATEMENT.budget, EVENT, "a model", seeded=True).text()
+
+
+def test_a_delta_that_allows_to_publish_examples_is_marked() -> None:
+    assert "CAUTION: delta = 1e-05 is not below 1/n" in replace(STATEMENT, examples=100_000).text()
+    for harmless in (STATEMENT, replace(STATEMENT, examples=99_999)):
+        assert "CAUTION" not in harmless.text()
 
 
 def test_replace_one_and_the_accountant_in_use_are_named() -> None:

@@ -226,7 +226,8 @@ def test_too_many_weights_for_the_rows_are_refused_with_what_would_help(tmp_path
 def test_a_delta_of_one_in_n_is_warned_about(tmp_path: Path) -> None:
     file = patients(tmp_path / "patients.csv", 1000)
     with pytest.warns(PrivoptWarning, match="not below 1/n"):
-        runs.start(order(file, model="mlp:8", delta=1e-3, settings=SHORT), tmp_path / "run")
+        done = runs.start(order(file, model="mlp:8", delta=1e-3, settings=SHORT), tmp_path / "run")
+    assert "CAUTION: delta" in done.statement().text()
 
 
 def test_linear_runs_and_predictions_of_networks_do_without_torch(tmp_path: Path) -> None:

@@ -163,6 +163,7 @@ def train(
         event=spending.since(0),
         released="the coefficients of a linear model, the settings below and the scales named below",
         accountant=settings.accountant,
+        examples=size,
         assumed_public=[
             f"the number of rows ({size}), and the names and types of the columns",
             *assumed_public,

@@ -192,6 +192,7 @@ def fit(
         event=spending.since(0),
         released="the parameters of a network",
         accountant=accountant,
+        examples=planned.size,
         assumed_public=[f"the number of examples ({planned.size})", "the model, its start values and the settings"],
         public_data=[] if named is None else [named],
         seeded=seed is not None,

@@ -189,6 +189,7 @@ class Private:
             event=self._spending.since(0),
             released="the parameters of a network, after every round",
             accountant=self._accountant,
+            examples=self._planned.size,
             assumed_public=[
                 f"the number of examples ({self._planned.size})",
                 "the model, its start values, the optimizer and the settings",

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from privopt.privacy.accountants import Accountant, choose, epsilon
-from privopt.privacy.budget import Budget
+from privopt.privacy.budget import Budget, cautions
 from privopt.privacy.events import DpEvent, atoms, describe, from_json, to_json
 from privopt.privacy.ledger import Ledger
 
@@ -32,6 +32,7 @@ class Statement:
     event: DpEvent
     released: str
     accountant: Accountant = "auto"
+    examples: int | None = None  # how many there were, if that is public
     assumed_public: Sequence[str] = ()
     paid_for: Sequence[str] = ()
     public_data: Sequence[str] = ()
@@ -63,6 +64,8 @@ class Statement:
                 f"This release is (ε = {self.epsilon:.4g}, δ = {self.budget.delta:.3g})-differentially private.",
                 f"Unit: one {self.budget.unit}, {change}. Planned budget: ε = {self.budget.epsilon:.4g}.",
             ]
+            if self.examples is not None:
+                claim += [f"CAUTION: {caution}" for caution in cautions(self.budget.delta, self.examples)]
         else:
             claim = [NO_GUARANTEE]
         lines = [
@@ -96,6 +99,7 @@ class Statement:
             "event": to_json(self.event),
             "released": self.released,
             "accountant": self.accountant,
+            "examples": self.examples,
             "assumed_public": list(self.assumed_public),
             "paid_for": list(self.paid_for),
             "public_data": list(self.public_data),
@@ -115,6 +119,7 @@ class Statement:
                 for name in (
                     "released",
                     "accountant",
+                    "examples",
                     "assumed_public",
                     "paid_for",
                     "public_data",

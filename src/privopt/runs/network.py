@@ -136,6 +136,7 @@ def train_network(
         event=spending.since(0),
         released="the weights of a network, the settings below and the scales named below",
         accountant=settings.accountant,
+        examples=size,
         assumed_public=[
             f"the number of rows ({size}), and the names and types of the columns",
             *assumed_public,
