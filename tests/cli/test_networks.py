@@ -26,7 +26,6 @@ def test_a_network_is_trained_shown_used_and_resumed(tmp_path: Path) -> None:
     assert float(printed.split("accuracy ")[1].split()[0]) > 0.7
     assert len(pd.read_csv(tmp_path / "predictions.csv")) == 500
     assert "network" in privopt("train", "--resume", run)  # finished: left as it is, and shown
-    assert "leave FILE and the other options out" in privopt("train", "--resume", run, "--model", "mlp:16", code=2)
 
 
 def test_help_says_what_a_network_is() -> None:

@@ -12,6 +12,7 @@ from privopt.privacy.budget import Neighbours
 
 
 def train(
+    context: typer.Context,
     file: Annotated[
         Path | None,
         typer.Argument(help="CSV, Parquet, LIBSVM/svmlight or .npz (X and y, or a CSR matrix and y).", show_default=False),
@@ -91,8 +92,7 @@ def train(
 
     console = Console()
     if resume is not None:
-        others = (file, target, epsilon, delta, task, schema, row_norm, rounds, batch_size, clip_bound, learning_rate, out, seed)
-        if any(other is not None for other in (*others, public, option)) or model != "linear":
+        if any(_said(context, name) for name in context.params if name != "resume"):
             raise InputError("--resume goes on with the run as it was asked for: leave FILE and the other options out.")
         with Bar(console, "training") as bar:
             folder = runs.resume(resume, bar)
@@ -128,6 +128,12 @@ def train(
     with Bar(console, "training") as bar:
         folder = runs.start(order, place, bar)
     shown(console, folder)
+
+
+def _said(context: typer.Context, name: str) -> bool:
+    """Whether the user gave it, be it what it would be anyway."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _option(text: str) -> tuple[str, Any]:
