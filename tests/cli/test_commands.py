@@ -67,6 +67,9 @@ def test_demo_compares_private_models_with_the_non_private_one(tmp_path: Path) -
         ("a,y\n" + "1,no\n2,yes\n" * 500, ["--target", "y", "--epsilon", "0"], "epsilon is 0"),
         ("a,y\n" + "1,no\n2,yes\n" * 500, ["--target", "y", "--epsilon", "-3"], "epsilon is -3"),
         ("a,y\n" + "1,no\n2,yes\n" * 500, ["--target", "y", "--method", "magic"], "the methods are"),
+        ("a,y\n" + "1,no\n2,yes\n" * 500, ["--target", "y", "--method", "dp-agd", "--learning-rate", "1"], "step sizes itself"),
+        ("a,y\n" + "1,no\n2,yes\n" * 500, ["--target", "y", "--method", "ideal"], "without_privacy"),
+        ("a,y\n" + "1,no\n2,yes\n" * 500, ["--target", "y", "--option", "first_decay=2"], "in [0, 1)"),
         ("a,y\n" + "1,no\n2,yes\n" * 500, ["--target", "y", "--schema", "missing.json"], "no schema"),
         ("a,y\n" + "1,no\n2,yes\n" * 10, ["--target", "y", "--epsilon", "0.01"], "would help"),
         ("a,y\n" + "".join(f"1,{i}\n" for i in range(300)), ["--target", "y"], "--task regress"),
@@ -128,3 +131,10 @@ def test_the_installed_command_runs_and_refuses_without_a_traceback(tmp_path: Pa
     assert "no file nowhere.csv" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "other", ["--model=mlp:16", "--method=dp-sgd", "--method=dp-adam", "--alpha=1", "--neighbours=replace-one", "--epsilon=5"]
+)
+def test_a_run_goes_on_as_it_was_asked_for(tmp_path: Path, other: str) -> None:
+    assert "leave FILE and the other options out" in privopt("train", "--resume", tmp_path, other, code=2)

@@ -1,12 +1,15 @@
 """Options that a recipe cannot take are refused in words, before anything is planned or paid."""
 
-from typing import Any
+import math
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
 from privopt.errors import InputError
+from privopt.linear_model.refusals import DECIDED
 from privopt.postprocess.release import last
 from privopt.recipes import METHODS, check_options
+from privopt.recipes.options import RANGES
 
 WRONG: list[tuple[str, str, Any, str]] = [
     ("dp-adam", "first_decay", "high", "a number"),
@@ -19,6 +22,35 @@ WRONG: list[tuple[str, str, Any, str]] = [
     ("adadps", "rule", ["adam"], "'rmsprop' or 'adagrad' or 'adam'"),
     ("warm-start", "public_learning_rate", "slow", "a number or a function of the round"),
 ]
+
+
+OUTSIDE: list[tuple[str, str, list[float], list[float]]] = [
+    ("dp-adam", "first_decay", [0, 0.5], [1, -0.1, 2]),
+    ("dp-srm", "refresh", [0.1, 1], [0, 1.1]),
+    ("adadps", "weight", [0, 1], [-0.1, 1.1]),
+    ("dp-agd", "gradient_share", [0.5], [0, 1]),
+    ("dp-adam", "stability", [0, 2], [-1, math.inf]),
+    ("dp-srm", "anchor_noise", [0.1, 2], [0, -1, math.inf]),
+    ("dp-adam", "ceiling", [0.1, math.inf], [0, -1]),
+    ("sagd-sparse", "threshold", [-1, 0, 1], [math.inf, -math.inf]),
+    ("dp2-rmsprop", "phase", [1, 20], [0, -1]),
+]
+
+
+@pytest.mark.parametrize(("method", "name", "inside", "outside"), OUTSIDE)
+def test_a_number_that_cannot_be_is_refused(method: str, name: str, inside: list[float], outside: list[float]) -> None:
+    for value in inside:
+        check_options(METHODS[method], {name: value}, ())
+    whole = all(isinstance(value, int) for value in (*inside, *outside))
+    for value in outside if whole else [*outside, math.nan]:
+        with pytest.raises(InputError, match=f"option {name} of {method} is {value}, but it is"):
+            check_options(METHODS[method], {name: value}, ())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_number_has_a_range(method: str) -> None:
+    numbers = {name for name, hint in get_type_hints(METHODS[method].recipe).items() if {int, float} & {hint, *get_args(hint)}}
+    assert numbers - DECIDED <= set(RANGES)
 
 
 @pytest.mark.parametrize(("method", "name", "value", "words"), WRONG)

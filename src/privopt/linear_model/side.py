@@ -71,6 +71,15 @@ def check(settings: Settings, public: bool) -> None:
         raise InputError(f'scale is {scale!r}; it is a number > 0 for each column, or "frequency", which is measured privately.')
 
 
+def check_columns(matrix: Vector | sp.csr_matrix, public: PublicTable | None, settings: Settings) -> None:
+    """Refuse public rows and scales that are not for these columns."""
+    columns, scale = int(matrix.shape[1]), settings.options.get("scale")
+    if public is not None and public.matrix.shape[1] != columns:
+        raise InputError(f"the public rows have {public.matrix.shape[1]} columns, but the private ones have {columns}.")
+    if scale is not None and not isinstance(scale, str):
+        _of_columns(scale, columns)
+
+
 def known(
     matrix: Vector | sp.csr_matrix,
     targets: Vector,
@@ -95,8 +104,6 @@ def known(
     if public is None and method.private:
         return None
     rows, answers = (matrix, targets) if public is None else (public.matrix, public.targets)
-    if rows.shape[1] != matrix.shape[1]:
-        raise InputError(f"the public rows have {rows.shape[1]} columns, but the private ones have {matrix.shape[1]}.")
     if sp.issparse(rows) and scales.frame.centre is not None:
         rows = sp.csr_array(rows).toarray()
     design = Design(rows, scales.frame)

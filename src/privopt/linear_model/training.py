@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Protocol
 
 import numpy as np
@@ -11,10 +10,10 @@ import scipy.sparse as sp
 from threadpoolctl import threadpool_limits
 
 from privopt.checkpoint import Checkpoint
-from privopt.errors import InputError
 from privopt.linear_model import methods, side
 from privopt.linear_model.defaults import INTERCEPT
 from privopt.linear_model.problem import Problem, Settings
+from privopt.linear_model.refusals import check
 from privopt.linear_model.scaling import scales
 from privopt.linear_model.side import PublicTable
 from privopt.loop import run, warn_of_early_end
@@ -31,12 +30,9 @@ from privopt.privacy.events import DpEvent, GaussianDpEvent, PureDpEvent, compos
 from privopt.privacy.ledger import Run
 from privopt.privacy.statement import Statement
 from privopt.recipe import Recipe
-from privopt.recipes import METHODS, check_options, dp_sgd
+from privopt.recipes import dp_sgd
 from privopt.recipes import method as method_of
 
-COMMON = {  # what a plan decides, or a setting says
-    *("rounds", "max_rounds", "noise_multiplier", "clip_bound", "learning_rate", "sampling", "regularizer", "public")
-}
 HOPELESS = 0.5  # noise on one averaged gradient, in clip bounds, that leaves nothing to learn from
 
 
@@ -89,9 +85,8 @@ def train(
     within `budget`, together with what this run released before, and recorded in the ledger before it is used.
     """
     size = int(matrix.shape[0])
-    check(settings, budget)
-    methods.check(settings, loss(1.0))
-    side.check(settings, public is not None)
+    check(settings, budget, loss(1.0), size=size, columns=int(matrix.shape[1]), public=public is not None)
+    side.check_columns(matrix, public, settings)
     warn_of_delta(budget, size, frames=3)
     found = scales(
         matrix,
@@ -183,28 +178,6 @@ def train(
         },
     )
     return Trained(slopes * unit, intercepts * unit + shift, statement, result.rounds, result.stopped_early)
-
-
-def check(settings: Settings, budget: Budget) -> None:
-    """Refuse settings that cannot hold; nothing here depends on a value of the data."""
-    method = method_of(settings.method)
-    if budget.delta == 0 and not method.pure:
-        able = ", ".join(name for name, other in METHODS.items() if other.pure)
-        raise InputError(
-            f"delta is 0, but {method.name} adds Gaussian noise, which needs delta > 0, such as 1e-6. Without delta: {able}."
-        )
-    check_options(method, settings.options, COMMON)
-    for name, kind in {"clip_bound": Real, "learning_rate": Real, "rounds": Integral, "batch_size": Integral}.items():
-        value = getattr(settings, name)
-        if value is not None and not (isinstance(value, kind) and 0 < float(value) < math.inf):
-            number = "whole number" if kind is Integral else "finite number"
-            raise InputError(f"{name} is {value!r}, but it is a {number} > 0, or None for the default rule.")
-    if not (math.isfinite(settings.alpha) and settings.alpha >= 0):
-        raise InputError(f"alpha is {settings.alpha}, but the strength of a regulariser is a finite number ≥ 0.")
-    if settings.method == "dp-gd" and settings.batch_size is not None:
-        raise InputError("dp-gd uses every row in every round: leave batch_size out, or use dp-sgd.")
-    if settings.penalty not in ("ridge", "nonconvex"):
-        raise InputError(f"penalty is {settings.penalty!r}; it is 'ridge' or 'nonconvex'.")
 
 
 def one_release(budget: Budget) -> Callable[[float], DpEvent]:

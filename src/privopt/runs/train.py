@@ -22,9 +22,10 @@ from privopt.checkpoint import Checkpoint
 from privopt.datasets import Categorical, Encoding, Ignored, Kind, Numeric, Schema, Table, UnknownCategorical, UnknownNumeric
 from privopt.errors import InputError, PrivoptWarning
 from privopt.linear_model import side
+from privopt.linear_model.refusals import check, check_settings
 from privopt.linear_model.scaling import RANGES_SHARE, share_of
 from privopt.linear_model.side import PublicTable
-from privopt.linear_model.training import Observer, check, drowned, train
+from privopt.linear_model.training import Observer, drowned, train
 from privopt.measure import survey
 from privopt.measure.randomness import Rng, generator
 from privopt.perexample.grads import Vector
@@ -91,17 +92,20 @@ def _prepare(order: Order) -> _Prepared:
     budget = order.budget(len(table))
     task = order.task or _task(table.target, order.schema)
     classes, targets = _classes(table.target, order.schema) if task == "classify" else ((), _numbers(table.target))
-    check(order.settings, budget)
-    side.check(order.settings, order.public is not None)
+    columns, public = len(table.names), order.public is not None
     if order.hidden:
+        check_settings(order.settings, budget)
+        side.check(order.settings, public)
         _check_network(order)
+    else:
+        check(order.settings, budget, _loss(task, len(classes))(1.0), size=len(table), columns=columns, public=public)
     kinds = {} if table.frame is None else datasets.kinds(table.frame, order.schema)
     for name, kind in kinds.items():
         if table.frame is not None and isinstance(kind, Numeric | UnknownNumeric):
             datasets.numbers(table.frame[name])  # an error, if there is one, comes before anything is written
     if budget.delta == 0:
         _check_declared(order, table, task, kinds)
-    widths = (len(table.names), *order.hidden, len(classes) if len(classes) > 2 else 1)
+    widths = (columns, *order.hidden, len(classes) if len(classes) > 2 else 1)
     coefficients = sum((width + 1) * after for width, after in pairwise(widths))
     if reason := drowned(len(table), coefficients, budget):
         raise InputError(f"{reason} So would narrower layers, or --model linear." if order.hidden else reason)
@@ -242,7 +246,7 @@ def _train(prepared: _Prepared, folder: RunFolder, observer: Observer | None) ->
             hidden, trained = train_network(matrix, prepared.targets, order.hidden, classes, settings, budget, **shared)
         else:
             shared |= {"regression": prepared.task == "regress", "public": beside}
-            trained = train(matrix, prepared.targets, _loss(prepared), settings, budget, **shared)
+            trained = train(matrix, prepared.targets, _loss(prepared.task, len(prepared.classes)), settings, budget, **shared)
     names = encoding.names if encoding is not None else table.names
     model = SavedModel(prepared.task, trained.slopes, trained.intercepts, names, prepared.classes, encoding, tuple(hidden))
     folder.finish(model, trained.statement)
@@ -250,11 +254,10 @@ def _train(prepared: _Prepared, folder: RunFolder, observer: Observer | None) ->
     return folder
 
 
-def _loss(prepared: _Prepared) -> Callable[[float], Loss]:
-    outputs = len(prepared.classes)
-    if prepared.task == "regress":
+def _loss(task: Task, classes: int) -> Callable[[float], Loss]:
+    if task == "regress":
         return lambda unit: Huber(0.2)
-    return lambda unit: Logistic() if outputs == 2 else Multinomial(outputs)
+    return lambda unit: Logistic() if classes == 2 else Multinomial(classes)
 
 
 def _surveyed(table: Table, kinds: dict[str, Kind], budget: Budget, spending: Run, rng: Rng) -> tuple[dict[str, Kind], list[str]]:

@@ -42,6 +42,7 @@ PLANS: dict[str, Callable[[Problem], Planned]] = {
     "adas": public.plan,
 }
 CHECKS: dict[str, Callable[[Settings, Loss], None]] = {
+    "dp-gd": descent.check,
     "dp-agd": line_search.check,
     "output-perturbation": output_perturbation.check,
     "bassily-sgd": bassily_sgd.check,

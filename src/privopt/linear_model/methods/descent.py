@@ -2,10 +2,18 @@
 
 from typing import Any
 
+from privopt.errors import InputError
 from privopt.linear_model.methods.planned import Planned
-from privopt.linear_model.problem import Problem
+from privopt.linear_model.problem import Problem, Settings
+from privopt.perexample.losses import Loss
 from privopt.recipe import Recipe
 from privopt.recipes import method as method_of
+
+
+def check(settings: Settings, loss: Loss) -> None:
+    """DP-GD has no batches."""
+    if settings.method == "dp-gd" and settings.batch_size is not None:
+        raise InputError("dp-gd uses every row in every round: leave batch_size out, or use dp-sgd.")
 
 
 def plan(problem: Problem) -> Planned:
