@@ -3,7 +3,9 @@
 import copy
 import os
 import pickle
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -324,6 +326,48 @@ def test_a_closed_ledger_takes_no_charges(path: Path) -> None:
 def test_a_clone_of_an_estimator_pays_into_the_same_ledger() -> None:
     ledger = Ledger(BUDGET)
     assert clone(ledger) is ledger
+
+
+def test_threads_do_not_spend_the_same_budget_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger(Budget(1.0, 1e-5))
+    release = GaussianDpEvent(5.0)  # one fits, two do not
+    allows = ledger.allows
+
+    def slowly(events: Iterable[DpEvent]) -> bool:
+        allowed = allows(events)
+        time.sleep(0.05)
+        return allowed
+
+    monkeypatch.setattr(ledger, "allows", slowly)
+
+    def pay(_: int) -> bool:
+        try:
+            ledger.run().pay([release])
+        except BudgetExceeded:
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as threads:
+        assert sum(threads.map(pay, range(4))) == 1
+    assert ledger.event == release
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes that share memory here")
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_fork_does_not_spend_unseen(tmp_path: Path, durable: bool) -> None:
+    ledger = Ledger(Budget(1.0, 1e-5), tmp_path / "ledger" if durable else None)
+    child = os.fork()
+    if not child:
+        try:
+            ledger.run().pay([RELEASE])
+        except LedgerError as refusal:
+            os._exit(0 if "belongs to the process" in str(refusal) else 2)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    ledger.run().pay([RELEASE])
+    assert len(ledger.entries) == 1
+    if durable:
+        assert Ledger.read(tmp_path / "ledger").event == RELEASE
 
 
 @pytest.mark.parametrize("copied", [lambda ledger: pickle.loads(pickle.dumps(ledger)), copy.copy], ids=["pickle", "copy"])

@@ -17,6 +17,7 @@ import itertools
 import json
 import os
 import re
+import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -72,6 +73,8 @@ class Ledger:
         self._entries: list[Entry] = []
         self._tip = ""
         self._read_only = False
+        self._process = os.getpid()
+        self._paying = threading.Lock()  # of threads; processes are kept apart by the lock of the file
         self._lock: FileLock | None = None
         if self.path is not None:
             self._lock = _lock(self.path)
@@ -155,6 +158,8 @@ class Ledger:
     def _append(self, entries: list[Entry]) -> None:
         if self._read_only:
             raise LedgerError("this is a copy of a ledger, for reading: what it spent would be lost. With n_jobs, use n_jobs=1.")
+        if os.getpid() != self._process:
+            raise LedgerError("this ledger belongs to the process that made it: what a fork spends would be lost. Make one here.")
         if self.path is not None:
             if self._lock is None:
                 raise LedgerError(f"{self.path} is closed.")
@@ -242,6 +247,10 @@ class Run:
 
     def pay(self, events: Iterable[DpEvent]) -> None:
         """Charge the next releases, durably, before they happen. Those that the ledger already holds are free."""
+        with self.ledger._paying:  # nobody else spends between the question whether the budget allows it and the charge
+            self._pay(events)
+
+    def _pay(self, events: Iterable[DpEvent]) -> None:
         fresh: list[DpEvent] = []
         position = self.position
         for event in _parts(events):
