@@ -41,7 +41,7 @@ def same(one: Progress, other: Progress) -> bool:
         and all(np.array_equal(one.parts[part][name], other.parts[part][name]) for name in one.parts[part])
         for part in one.parts
     )
-    numbers = (one.round_, one.paid, randomness.state(one.rng)) == (other.round_, other.paid, randomness.state(other.rng))
+    numbers = (one.round_, randomness.state(one.rng)) == (other.round_, randomness.state(other.rng))
     return parts and numbers and one.parts.keys() == other.parts.keys()
 
 
@@ -58,10 +58,10 @@ def test_a_run_keeps_the_name_and_the_randomness_that_it_began_with(tmp_path: Pa
 def test_progress_comes_back_exactly(tmp_path: Path) -> None:
     checkpoint = begun(tmp_path / "c")
     assert checkpoint.load() is None
-    checkpoint.save(Progress(3, 2, PARTS, advanced()))
+    checkpoint.save(Progress(3, PARTS, advanced()))
     loaded = checkpoint.load()
     assert loaded is not None
-    assert same(loaded, Progress(3, 2, PARTS, advanced()))
+    assert same(loaded, Progress(3, PARTS, advanced()))
     assert loaded.parts["memory"]["first"].dtype == np.float32
     assert isinstance(loaded.parts["kept"]["count"], int)
     expected = advanced()
@@ -72,7 +72,7 @@ def test_progress_comes_back_exactly(tmp_path: Path) -> None:
 def test_a_later_save_replaces_an_earlier_one(tmp_path: Path) -> None:
     checkpoint = begun(tmp_path / "c")
     for round_ in (1, 2, 3):
-        checkpoint.save(Progress(round_, round_, PARTS, generator(round_)))
+        checkpoint.save(Progress(round_, PARTS, generator(round_)))
     loaded = checkpoint.load()
     assert loaded is not None
     assert loaded.round_ == 3
@@ -96,7 +96,7 @@ def test_nobody_else_can_read_a_checkpoint(tmp_path: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
         checkpoint = begun(tmp_path / "c")
-        checkpoint.save(Progress(1, 1, PARTS, generator(1)))
+        checkpoint.save(Progress(1, PARTS, generator(1)))
     finally:
         os.umask(before)
     assert (tmp_path / "c").stat().st_mode & 0o777 == 0o700
@@ -107,7 +107,7 @@ def test_nobody_else_can_read_a_checkpoint(tmp_path: Path, umask: int) -> None:
 
 def test_a_checkpoint_is_removed_without_a_trace(tmp_path: Path) -> None:
     checkpoint = begun(tmp_path / "c")
-    checkpoint.save(Progress(1, 1, PARTS, generator(1)))
+    checkpoint.save(Progress(1, PARTS, generator(1)))
     checkpoint.remove()
     assert list(tmp_path.iterdir()) == []
     checkpoint.remove()  # twice is once
@@ -125,7 +125,7 @@ def test_other_data_are_refused_and_the_error_says_why(tmp_path: Path) -> None:
 
 def test_progress_cut_short_anywhere_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     checkpoint, path = begun(tmp_path / "c"), tmp_path / "c" / "progress.npz"
-    checkpoint.save(Progress(3, 2, PARTS, generator(1)))
+    checkpoint.save(Progress(3, PARTS, generator(1)))
     content = path.read_bytes()
     for cut in [*range(0, len(content), 41), len(content) - 1]:
         path.write_bytes(content[:cut])
@@ -136,7 +136,7 @@ def test_progress_cut_short_anywhere_is_an_error_that_says_what_to_do(tmp_path: 
 def test_a_flipped_bit_of_progress_is_an_error_or_changes_nothing(tmp_path: Path) -> None:
     """Another round, another iterate or another state of the generator would each break what the ledger says."""
     checkpoint, path = begun(tmp_path / "c"), tmp_path / "c" / "progress.npz"
-    checkpoint.save(Progress(3, 2, PARTS, generator(1)))
+    checkpoint.save(Progress(3, PARTS, generator(1)))
     content, whole = path.read_bytes(), checkpoint.load()
     assert whole is not None
     for place in range(0, len(content), 3):

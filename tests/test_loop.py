@@ -14,7 +14,7 @@ import privopt.loop
 from privopt.checkpoint import Checkpoint, write_atomically
 from privopt.errors import BudgetExceeded, LedgerError
 from privopt.loop import Result, run
-from privopt.measure.randomness import generator
+from privopt.measure.randomness import Rng, generator
 from privopt.measure.samplers import Sampler, disjoint_batches, full_batch, poisson
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Materialized, Vector
@@ -195,6 +195,28 @@ def test_an_interrupted_run_goes_on_to_the_same_model_and_pays_once(
 
 
 @pytest.mark.usefixtures("checkpoint_every_round")
+def test_a_ledger_that_was_lost_is_paid_again_for_what_the_checkpoint_holds(tmp_path: Path) -> None:
+    recipe = dp_sgd(rounds=12, noise_multiplier=2.0, clip_bound=1.0, learning_rate=0.1)
+    with pytest.raises(Interrupted):
+        train(tmp_path, recipe, stop_after=5)
+    (tmp_path / "ledger").unlink()
+    result = train(tmp_path, recipe)
+    np.testing.assert_array_equal(result.parameters, run(recipe, oracle(), START, rng=generator(7)).parameters)
+    assert Ledger.read(tmp_path / "ledger").event == result.event == recipe.planned_event()
+
+
+@pytest.mark.parametrize("rng", [None, generator(3)])
+def test_new_noise_is_not_free_under_an_old_name(rng: Rng | None) -> None:
+    recipe = dp_sgd(rounds=3, noise_multiplier=2.0, clip_bound=1.0, learning_rate=0.1)
+    ledger = Ledger()
+    run(recipe, oracle(), START, spending=ledger.run("a"), rng=rng)
+    with pytest.raises(LedgerError, match="the run 'a' already"):
+        run(recipe, oracle(), START, spending=ledger.run("a"), rng=rng)
+    run(recipe, oracle(), START, spending=ledger.run("b"), rng=rng)
+    assert sum(entry.count for entry in ledger.entries) == 6
+
+
+@pytest.mark.usefixtures("checkpoint_every_round")
 @pytest.mark.parametrize("name", [name for name in METHODS if SAMPLES[name](12, 0.3).rounds > 1])
 def test_an_interrupted_run_of_every_method_goes_on_to_the_same_model_and_pays_once(tmp_path: Path, name: str) -> None:
     """Whatever a method keeps between rounds, on either side of the wall, is saved."""
@@ -251,15 +273,6 @@ def test_a_run_that_lost_its_progress_is_repeated_from_the_beginning_at_no_cost(
     result = train(tmp_path, recipe)
     np.testing.assert_array_equal(result.parameters, run(recipe, oracle(), START, rng=generator(7)).parameters)
     assert Ledger.read(tmp_path / "ledger").event == recipe.planned_event()
-
-
-@pytest.mark.usefixtures("checkpoint_every_round")
-def test_a_checkpoint_without_its_ledger_does_not_give_a_model_that_was_not_paid_for(tmp_path: Path) -> None:
-    with pytest.raises(Interrupted):
-        train(tmp_path, adam_on_samples(), stop_after=20)
-    (tmp_path / "ledger").unlink()
-    with pytest.raises(LedgerError):
-        train(tmp_path, adam_on_samples())
 
 
 @pytest.mark.usefixtures("checkpoint_every_round")

@@ -27,8 +27,7 @@ class Progress:
     """Where a run stands between two rounds."""
 
     round_: int
-    paid: int
-    parts: dict[str, State]  # the iterate, the update rule's memory, the release rule's memory
+    parts: dict[str, State]  # by name: the iterate, and what update and release rule, side information, … remember
     rng: Rng
 
 
@@ -62,7 +61,7 @@ class Checkpoint:
     def save(self, progress: Progress) -> None:
         """Replace what was saved before."""
         arrays = {f"{part}.{name}": _array(value) for part, state in progress.parts.items() for name, value in state.items()}
-        meta = {"round": progress.round_, "paid": progress.paid, "generator": randomness.state(progress.rng)}
+        meta = {"round": progress.round_, "generator": randomness.state(progress.rng)}
         buffer = BytesIO()
         np.savez(buffer, allow_pickle=False, meta=np.array(json.dumps(meta)), **arrays)
         write_atomically(self.folder / "progress.npz", _sealed(buffer.getvalue()), private=True)
@@ -81,7 +80,7 @@ class Checkpoint:
                         part, name = key.split(".", 1)
                         value = file[key]
                         parts.setdefault(part, {})[name] = value if value.ndim else value.item()
-            return Progress(meta["round"], meta["paid"], parts, randomness.restored(meta["generator"]))
+            return Progress(meta["round"], parts, randomness.restored(meta["generator"]))
         except (ValueError, KeyError, OSError, TypeError) as error:
             raise InputError(f"{path} is damaged. Remove it to replay the run from its beginning, at no cost.") from error
 

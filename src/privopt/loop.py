@@ -69,7 +69,7 @@ def run(
     first = spending.position
     done = 0
     if saved := checkpoint.load() if checkpoint else None:
-        done, spending.position, rng = saved.round_, saved.paid, saved.rng
+        done, rng = saved.round_, saved.rng
         at = Trajectory(**_like(parameters, saved.parts["at"]))
         memory, kept, side, carry, belief = (
             _like(parameters, saved.parts.get(part, {})) for part in ("memory", "kept", "side", "carry", "belief")
@@ -78,6 +78,12 @@ def run(
     rounds = recipe.release.rounds(kept, recipe.rounds)
     events = recipe.events(rounds)
     accountable(compose(events))
+    if checkpoint is None and spending.paid > spending.position:
+        raise LedgerError(
+            f"the ledger holds releases of the run {spending.name!r} already. They are free only if their noise is repeated, "
+            "which needs the checkpoint of that run: give it, or pay for a new run."
+        )
+    spending.pay(events[:done])  # free, unless the ledger that holds them was lost: one in memory, say
     last = done + spending.affordable(events[done:])
     if last < len(events) and all(isinstance(event, NoOpDpEvent) for event in events[:last]):
         raise BudgetExceeded(f"not even one round fits into what is left of the ledger's budget: {spending.ledger.budget}.")
@@ -114,7 +120,7 @@ def run(
             started = time.perf_counter()
             where = {"current": at.current} | ({"previous": at.previous} if recipe.looks_back else {})
             parts = {"at": where, "memory": memory, "kept": kept, "side": side, "carry": carry, "belief": belief}
-            checkpoint.save(Progress(done, spending.position, parts, rng))
+            checkpoint.save(Progress(done, parts, rng))
             save_cost, unsaved = time.perf_counter() - started, 0.0
         # what is paid ahead is worth the wait for the disk; without a checkpoint so far, a killed run replays from its beginning
         block = max(1, math.ceil(max(pay_cost, save_cost) / DURABILITY / max(worked / block, 1e-9)))
