@@ -214,6 +214,35 @@ def test_a_tiny_row_with_a_huge_target_moves_the_sum_by_at_most_the_bound(
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "csr"])
 @pytest.mark.parametrize("name", CLIPS)
+@settings(max_examples=50)
+@given(st.data())
+def test_residuals_of_any_size_move_the_sum_by_at_most_the_bound(name: str, sparse: bool, data: st.DataObject) -> None:
+    rows = data.draw(arrays(float, (3, WIDTH), elements=numbers()))
+    residuals = data.draw(arrays(float, (3, 2), elements=numbers()))
+
+    def grads(kept: list[int]) -> LinearGrads:
+        matrix = sp.csr_array(rows[kept]) if sparse else rows[kept]
+        return LinearGrads(residuals[kept], Design(matrix, Frame(intercept=0.0)).take(None))
+
+    clip = CLIPS[name](data.draw(BOUNDS))
+    check_bounded(clip, grads([0, 1, 2]), [grads([1, 2]), grads([0, 2]), grads([0, 1])])
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "csr"])
+@pytest.mark.parametrize("name", CLIPS)
+def test_a_huge_row_that_the_classes_hardly_differ_on_moves_the_sum_by_at_most_the_bound(name: str, sparse: bool) -> None:
+    """Its residuals are 1e-174: their squares are 0 in floating point, its gradient is 1e26."""
+    rows, parameters = (
+        np.array([[0.3, 0.4], [1e200, -1e200]]),
+        np.array([[0.0, 0.0, 0.0], [0.0, 0.0, -400.0], [1.0, 1.0, -600.0]]),
+    )
+    table = Table(rows, np.array([1.0, 0.0]), Frame(), sparse, LOSSES["Multinomial"], parameters.ravel())
+    check_bounded(CLIPS[name](1.0), table.grads(), [table.without(1).grads()])
+    check_bounded(CLIPS[name](1.0), table.batch(), [table.without(1).batch()])
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "csr"])
+@pytest.mark.parametrize("name", CLIPS)
 @pytest.mark.parametrize(
     ("entry", "other", "weight", "target"),
     [(1e-170, 0.0, 0.5, -1e200), (1e-160, 0.0, 2.0, -1e200), (1.0, 0.0, 1e-200, -1e250), (1e150, 1e-130, 1e-170, -1e50)],

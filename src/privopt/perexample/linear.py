@@ -13,6 +13,7 @@ from privopt.errors import CompositionError
 from privopt.perexample.design import Batch, Design
 from privopt.perexample.grads import Rows, Rule, Vector, onto
 from privopt.perexample.losses import Loss
+from privopt.perexample.storage import lengths
 
 ROUNDING = 1e-12  # of the largest possible squared norm: how far a shifted one, whose parts may cancel, is rounded up
 HUGE = 1e150  # a gradient this long is absent: sums are taken before the diagonal, and must not overflow where that is small
@@ -80,10 +81,9 @@ class LinearGrads:
     def _own_norms(self, order: int) -> Vector:
         """Norms of D ⊙ (residual ⊗ row)."""
         residuals = self._residuals
-        if residuals.ndim == 1:
-            sizes = np.abs(residuals)
-        else:
-            sizes = np.sqrt(np.einsum("ij,ij->i", residuals, residuals)) if order == 2 else np.abs(residuals).sum(axis=1)
+        sizes = np.abs(residuals)
+        if residuals.ndim == 2:
+            sizes = lengths(sizes, order)  # with care: a row may be as long as a residual is short
         if self._diagonal is None:
             return sizes * self._batch.norms(order)
         rows = self._batch.scaled_norms(self._shaped(self._diagonal), order)  # of D ⊙ row, for each output

@@ -54,7 +54,7 @@ class Dense:
                     chunk = chunk - centre
                 if scale is not None:
                     chunk = chunk / scale
-                total[start : start + step] = _norms(np.abs(chunk), order)
+                total[start : start + step] = lengths(np.abs(chunk), order)
         return total
 
     def squares(self, centre: Vector | None, weights: Vector) -> Vector:
@@ -180,7 +180,7 @@ def _sparse_norms(entries: Vector, columns: Vector, row_of: Vector, rows: int, o
     with np.errstate(all="ignore"):
         sizes = np.abs(entries) / (1.0 if scale is None else scale[columns])
         largest = np.ones(rows)
-        if order == 2:  # as in `_norms`
+        if order == 2:  # as in `lengths`
             largest[:] = 0.0
             np.maximum.at(largest, row_of, sizes)
             largest[largest == 0] = 1.0
@@ -189,8 +189,8 @@ def _sparse_norms(entries: Vector, columns: Vector, row_of: Vector, rows: int, o
         return sums if order == 1 else largest * np.sqrt(sums)
 
 
-def _norms(sizes: Vector, order: int) -> Vector:
-    """Norms of rows of absolute values; the squares of tiny numbers would be 0, and those of huge ones infinite."""
+def lengths(sizes: Vector, order: int) -> Vector:
+    """The norm of each row of absolute values; the squares of tiny numbers would be 0, and those of huge ones infinite."""
     if order == 1:
         return sizes.sum(axis=1)
     largest = sizes.max(axis=1, initial=0.0)
