@@ -293,6 +293,16 @@ def test_failures_that_exceed_delta_cost_everything_however_much_noise_there_is_
     assert epsilon(compose([event, FailureDpEvent(3e-6)]), 5e-6, "replace-one") == math.inf
 
 
+@pytest.mark.parametrize("neighbours", ["add-remove", "replace-one"])
+def test_what_failures_leave_of_delta_is_all_that_noise_may_use(neighbours: Neighbours) -> None:
+    """So much noise costs nothing at δ = 0.01, but it costs something at what is left of that."""
+    share = 1.0 if neighbours == "add-remove" else 0.5
+    noise = PoissonSampledDpEvent(1.0, GaussianDpEvent(1000.0))
+    assert epsilon(noise, 0.01, neighbours) == 0
+    left = epsilon(compose([noise, FailureDpEvent(0.0099 * share)]), 0.01, neighbours)
+    assert left >= epsilon(GaussianDpEvent(1000.0), 0.000102, neighbours) > 0
+
+
 def test_a_failure_under_replace_one_happens_twice() -> None:
     event = compose([GaussianDpEvent(2.0), SelfComposedDpEvent(FailureDpEvent(1e-6), 5)])
     assert epsilon(event, 2e-5, "replace-one") == pytest.approx(gaussian_epsilon(1.0, 1e-5), rel=1e-6)

@@ -64,7 +64,11 @@ def normal(like: Any, deviation: float, rng: Rng) -> Callable[[Sum], Any]:
 
 def laplace(like: Any, rng: Rng) -> Any:
     """Independent Laplace numbers of scale 1, of the shape, kind and precision of an array."""
-    numbers = rng.laplace(size=tuple(like.shape))
+    return alike(rng.laplace(size=tuple(like.shape)), like)
+
+
+def alike(numbers: Any, like: Any) -> Any:
+    """These numbers as an array of the kind and precision of another."""
     if isinstance(like, np.ndarray):
         return numbers
     from privopt.measure.torch_randomness import brought

@@ -223,7 +223,7 @@ def _grid(parts: Counter[DpEvent], rough: float) -> float:
 
 
 def _rough(parts: Counter[DpEvent], delta: float, neighbours: Neighbours) -> float:
-    """Some upper bound on ε, quickly: Rényi for the Gaussian parts, the sum for pure ones."""
+    """Some upper bound on ε, quickly: Rényi for the Gaussian parts, the sum for pure ones; δ is more than what may fail."""
     changes = _changes(neighbours)
     total = sum(changes * count * _pure(part) for part, count in parts.items())
     gaussian = RdpAccountant(neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE)
@@ -233,8 +233,8 @@ def _rough(parts: Counter[DpEvent], delta: float, neighbours: Neighbours) -> flo
                 gaussian.compose(GaussianDpEvent(noise / changes), count)
             case PoissonSampledDpEvent(sampling_probability=probability, event=GaussianDpEvent(noise_multiplier=noise)):
                 gaussian.compose(PoissonSampledDpEvent(probability, GaussianDpEvent(noise / changes)), count)
-    failures = sum(count * _failure(part) for part, count in parts.items())
-    return float(total + gaussian.get_epsilon(max(delta - failures, delta / 10, 1e-300)))
+    left = delta - changes * sum(count * _failure(part) for part, count in parts.items())
+    return float(total + gaussian.get_epsilon(left))
 
 
 # ---------------------------------------------------------------- RDP

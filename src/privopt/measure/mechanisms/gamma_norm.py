@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from privopt.errors import CompositionError
-from privopt.measure.randomness import Rng, Sum
+from privopt.measure.randomness import Rng, Sum, alike
 from privopt.perexample.grads import Array
 from privopt.privacy.events import DpEvent, NonPrivateDpEvent, PureDpEvent
 
@@ -34,6 +34,6 @@ class gamma_norm:  # noqa: N801  # a constructor that reads as a phrase
         return lambda total: self.release(total(None), bound, rng)
 
     def release(self, total: Array, bound: float, rng: Rng) -> Array:
-        direction = rng.standard_normal(total.shape)
-        length = rng.gamma(total.size, self.noise_multiplier * bound)
-        return total + length * direction / np.linalg.norm(direction)
+        direction = rng.standard_normal(tuple(total.shape))
+        length = rng.gamma(direction.size, self.noise_multiplier * bound)
+        return total + alike(length * direction / np.linalg.norm(direction), total)
