@@ -304,3 +304,20 @@ def test_the_noise_of_a_fit_is_that_of_its_statement() -> None:
     spread = np.std([np.append(fit.coef_[0], fit.intercept_ / 1.0) for fit in fits], axis=0)
     np.testing.assert_allclose(spread, noise / 200, rtol=0.15)  # the constant feature is bounds/2 = 1
     assert fits[0].privacy_.statement.event == compose([GaussianDpEvent(noise)])
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "csr"])
+@pytest.mark.parametrize("scale", ["frequency", [1.0, 1.0, 1.0]], ids=["frequency", "given"])
+def test_a_huge_entry_warns_nobody_when_columns_are_scaled(sparse: bool, scale: Any) -> None:
+    """pytest makes every warning an error: one that only these data raise would tell of them."""
+    X = np.random.default_rng(0).normal(size=(2000, 3))
+    y = (X[:, 0] > 0).astype(int)
+    X[7, 1] = 1e200
+    LogisticRegression(method="adadps", options={"scale": scale}, bounds=3.0).fit(sp.csr_array(X) if sparse else X, y)
+
+
+def test_a_huge_target_warns_nobody() -> None:
+    X = np.random.default_rng(0).normal(size=(2000, 3))
+    y = X[:, 0].copy()
+    y[7] = 1.7e308
+    Ridge(bounds=3.0, target_bounds=(-0.1, 0.1)).fit(X, y)

@@ -141,7 +141,8 @@ def _by_scale(
     else:
         scale = _of_columns(given, int(matrix.shape[1])) / (1.0 if frame.scale is None else frame.scale)
         declared.append("the declared scale of the columns")
-    norms = design.take(None).scaled_norms(1 / scale, 2)
+    with np.errstate(all="ignore"):  # a warning would tell something about the data
+        norms = design.take(None).scaled_norms(1 / scale, 2)
     noise = share_of(alone, NORM_SHARE, 1)
     typical = survey.typical_norm(norms, noise_multiplier=noise, spending=spending, rng=rng)
     paid.append("the length of a typical row divided by the scale" + (" (too few rows to tell)" if typical is None else ""))

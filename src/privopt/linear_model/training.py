@@ -131,7 +131,8 @@ def train(
     noise = calibrate(lambda z: priced(z).planned_event(), budget, spent=before, accountant=settings.accountant)
     ready = recipe(noise)
     design = Design(matrix, found.frame) if math.isinf(planned.limit) else LimitedDesign(matrix, found.frame, planned.limit)
-    oracle = LinearOracle(design, (targets - shift) / unit if regression else targets, fitted)
+    with np.errstate(all="ignore"):  # a warning would tell something about the data
+        oracle = LinearOracle(design, (targets - shift) / unit if regression else targets, fitted)
     if observer is not None:
         observer.start(
             ready.rounds,

@@ -165,7 +165,8 @@ def _learning(targets: Vector, classes: int, shift: float, unit: float) -> tuple
     """What the rule knows of the target, its loss, and the targets as the loss wants them."""
     if classes > 2:
         return multiclass(classes), nn.CrossEntropyLoss(), torch.from_numpy(targets.astype(np.int64))
-    values = torch.from_numpy(((targets - shift) / unit).astype(np.float32))[:, None]
+    with np.errstate(all="ignore"):  # a warning would tell something about the data
+        values = torch.from_numpy(((targets - shift) / unit).astype(np.float32))[:, None]
     return (binary(), nn.BCEWithLogitsLoss(), values) if classes else (amount(THRESHOLD), nn.HuberLoss(delta=THRESHOLD), values)
 
 
