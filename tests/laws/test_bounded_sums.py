@@ -292,3 +292,15 @@ def test_single_precision_columns_far_from_zero_keep_the_bound(centre: float, sc
     for row in (0, 7, 19_999):
         alone = l2(1.0).sum(table.oracle()(table.parameters, np.array([row])))
         np.testing.assert_allclose(total - l2(1.0).sum(table.without(row).grads()), alone, atol=0.05)
+
+
+def test_rows_that_are_all_far_from_zero_move_the_sum_by_at_most_the_bound() -> None:
+    """Seconds since 1970, in a column that spans weeks: the sum of the rows is 1e9 times as large as what one of them adds."""
+    rng = np.random.default_rng(0)
+    low, high = 1.7e9, 1.7e9 + 3e6
+    frame = Frame(centre=np.full(4, (low + high) / 2), scale=np.full(4, (high - low) / 2), intercept=0.5)
+    table = Table(rng.uniform(low, high, (100_000, 4)), np.ones(100_000), frame, False, LOSSES["Logistic"], np.zeros(5))
+    check_bounded(l2(0.5), table.grads(), [table.without(row).grads() for row in (0, 50_000, 99_999)])
+    alone = Table(table.rows[:1], table.targets[:1], frame, False, table.loss, table.parameters)
+    moved = l2(0.5).sum(table.grads()) - l2(0.5).sum(table.without(0).grads())
+    np.testing.assert_allclose(moved, l2(0.5).sum(alone.grads()), atol=1e-7)

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from privopt.errors import InputError
 from privopt.perexample.grads import Rows, Vector
 from privopt.perexample.storage import CHUNK as CHUNK
-from privopt.perexample.storage import Csr, Dense, Stored
+from privopt.perexample.storage import Csr, Dense, Stored, centred_times
 
 
 @dataclass(frozen=True)
@@ -178,10 +178,11 @@ class Batch:
     def weighted_sum(self, weights: Vector) -> Vector:
         """Σ weight × row: (width,) for a weight per row, (outputs, width) for several."""
         frame = self._frame
-        total = self._matrix.transposed_times(weights).T
         sums = weights.sum(axis=0)
-        if frame.centre is not None:
-            total = total - np.multiply.outer(sums, frame.centre)
+        if frame.centre is None:
+            total = self._matrix.transposed_times(weights).T
+        else:
+            total = centred_times(self._matrix, weights, frame.centre).T
         if frame.scale is not None:
             total = total / frame.scale
         if frame.intercept:

@@ -13,6 +13,7 @@ from privopt.perexample.grads import Vector
 
 CHUNK = 1 << 18  # elements at a time where a copy is needed: two megabytes
 CACHED = 1 << 16  # elements at a time where a copy should stay in the processor's cache
+EXACT = 1 << 10  # rows of which a sum loses few digits
 SURE = 1e-280
 SPAN = 1e-120  # of weights, smallest to largest, whose squares lose nothing
 
@@ -29,6 +30,9 @@ class Dense:
 
     def without(self, rows: Vector) -> "Dense":
         return Dense(np.where(rows[:, None], 0.0, self._values))
+
+    def rows(self, start: int, stop: int) -> "Dense":
+        return Dense(self._values[start:stop])
 
     def times(self, slopes: Vector) -> Vector:
         product: Vector = self._values @ slopes
@@ -214,3 +218,15 @@ def _scaled_back(total: Vector, unit: float) -> Vector:
 
 
 Stored = Dense | Csr | CsrRows
+
+
+def centred_times(matrix: Stored, weights: Vector, centre: Vector) -> Vector:
+    """Σ weight × (row − centre), a few rows at a time: a sum of many that are all far from 0 loses digits to the centre."""
+    if not isinstance(matrix, Dense):  # most entries are 0, so they are not
+        return matrix.transposed_times(weights) - np.multiply.outer(centre, weights.sum(axis=0))
+    total = np.zeros((len(centre), *weights.shape[1:]))
+    for start in range(0, len(weights), EXACT):
+        part = weights[start : start + EXACT]
+        total += matrix.rows(start, start + EXACT).transposed_times(part)
+        total -= np.multiply.outer(centre, part.sum(axis=0))
+    return total
