@@ -17,6 +17,7 @@ import json
 import re
 import shlex
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from typer.testing import CliRunner
 
 from privopt.cli import app
 from privopt.datasets import Schema
+from privopt.linear_model.refusals import DECIDED
 from privopt.recipes import METHODS
 
 ROOT = Path(__file__).parents[2]
@@ -278,3 +280,11 @@ def test_a_wrong_output_and_a_failing_command_are_found(folder: Path) -> None:
         run_console(Block("console", "$ privopt show nowhere\n", 1, False), "here")
     with pytest.raises(AssertionError, match="prints"):
         run_console(Block("console", "$ privopt methods --json\nnothing\n", 1, False), "here")
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "dp-gd"])  # which is dp-sgd on all rows, and on its page
+def test_each_option_of_a_method_is_on_its_page(name: str) -> None:
+    page = (ROOT / "docs" / "recipes" / f"{name.replace('-', '_')}.md").read_text()
+    own = set(signature(METHODS[name].recipe).parameters) - DECIDED
+    own -= {"smoothness"} if name == "output-perturbation" else set()  # follows from the rows
+    assert {option for option in own if f"`{option}`" not in page} == set()

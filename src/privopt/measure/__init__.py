@@ -1,1 +1,1 @@
-"""THE PRIVATE SIDE: the only code that meets private examples. Reviewing privopt's privacy means reading this package."""
+"""THE PRIVATE SIDE: whatever is learnt from private examples is answered here. To review privopt's privacy, read this package."""

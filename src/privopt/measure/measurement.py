@@ -79,7 +79,7 @@ class Measurement:
         return self.sampler.amplify(self.mechanism.event, round_)
 
     def measure(self, oracle: Oracle, at: Trajectory, round_: int, rng: Rng, carry: Carry = {}) -> Noisy:  # noqa: B006
-        """Ask, clip, sum, hide: the only function that meets private data."""
+        """Ask, clip, sum, hide."""
         rows = self.sampler.draw(oracle.size, round_, rng)
         terms = [term.at(at) for term in self.terms]
         expected = self.sampler.expected(oracle.size)
