@@ -27,6 +27,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from privopt.perexample.losses import Huber, Logistic, Loss, Multinomial
 from privopt.postprocess.release import average, last
 
@@ -41,20 +43,25 @@ class Shape:
     reach: float  # of useful scores
     residual: float  # of a typical example before training
     largest: float  # residual that occurs
-    curvature: float
 
 
 def shape(loss: Loss) -> Shape:
     """The numbers of this loss."""
     match loss:
         case Logistic():
-            return Shape(1.0, 0.5, 1.0, 0.25)
+            return Shape(1.0, 0.5, 1.0)
         case Multinomial():
-            return Shape(1.0, math.sqrt(0.5), math.sqrt(2), 0.5)
+            return Shape(1.0, math.sqrt(0.5), math.sqrt(2))
         case Huber(threshold=threshold):
-            return Shape(0.25, min(0.2, threshold), threshold, 1.0)
+            return Shape(0.25, min(0.2, threshold), threshold)
         case _:  # squared
-            return Shape(0.25, 0.2, 1.0, 1.0)
+            return Shape(0.25, 0.2, 1.0)
+
+
+def worst_at_zero(loss: Loss) -> float:
+    """The largest loss of an example whose scores are all 0."""
+    scores = np.zeros(1 if loss.outputs == 1 else (1, loss.outputs))
+    return float(loss.values(scores, np.ones(1))[0])
 
 
 def default_rounds(method: str, *, size: int, batch: float, alone: float) -> int:
@@ -103,7 +110,7 @@ def default_steps(
     rate = shake / (row_norm * math.sqrt(rounds))
     if method in ("dp-adam", "dp-rmsprop"):
         return Steps(clip_bound, learning_rate or rate, {"stability": 1e-3 * noise, "release": average("last half")})
-    cap = 1 / (kind.curvature * row_norm**2)
+    cap = 1 / (loss.curvature * row_norm**2)
     descent = rate / max(noise, 1e-300)
     if method == "dp-gd":
         return Steps(clip_bound, learning_rate or min(descent, cap), {"release": last()})

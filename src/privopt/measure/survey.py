@@ -12,14 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import norm
 
-from privopt.measure.clips import Clip, l2
+from privopt.measure.clips import l2
 from privopt.measure.measurement import Measurement
 from privopt.measure.mechanisms import gaussian
-from privopt.measure.queries import Term
+from privopt.measure.queries import gradient
 from privopt.measure.randomness import Rng
 from privopt.measure.samplers import full_batch
 from privopt.perexample.design import Design
-from privopt.perexample.grads import Oracle, PerExampleVectors, Rows, Rule, Vector, onto
+from privopt.perexample.grads import Rows, Rule, Vector, onto
 from privopt.privacy.events import FailureDpEvent
 from privopt.privacy.ledger import Run
 from privopt.trajectory import Trajectory
@@ -136,7 +136,7 @@ def column_sizes(design: Design, *, bound: float, noise_multiplier: float, spend
     **Guarantee** Query: Σ |row|, of rows clipped to l2 length `bound`, so one example moves it by at most that. Noise
     N(0, (z · bound)² I). Event: Gaussian(z), paid before the rows are summed.
     """
-    measurement = Measurement(full_batch(), [_votes() @ l2(bound)], gaussian(noise_multiplier))
+    measurement = Measurement(full_batch(), [gradient() @ l2(bound)], gaussian(noise_multiplier))
     spending.pay([measurement.event(0)])
     nowhere = np.zeros(0)
     noisy = measurement.measure(_Sizes(design), Trajectory(nowhere, nowhere), 0, rng).value  # type: ignore[arg-type]  # as votes
@@ -193,21 +193,12 @@ class _Votes:
 
     def ask(self, noise_multiplier: float, spending: Run, rng: Rng) -> Vector:
         """Noisy counts, (columns, bins)."""
-        votes = _votes() @ l2(math.sqrt(self.columns))
+        votes = gradient() @ l2(math.sqrt(self.columns))  # the vector that the oracle has for each row
         measurement = Measurement(full_batch(), [votes], gaussian(noise_multiplier))
         spending.pay([measurement.event(0)])
         nowhere = np.zeros(0)
         noisy = measurement.measure(self, Trajectory(nowhere, nowhere), 0, rng)  # type: ignore[arg-type]  # votes, not gradients
         return (noisy.value * self.size).reshape(self.columns, self._bins)
-
-
-@dataclass(frozen=True)
-class _votes:  # noqa: N801  # a query that reads as a phrase
-    def __call__(self, oracle: Oracle, rows: Rows, at: Trajectory) -> PerExampleVectors:
-        return oracle(at.current, rows)
-
-    def __matmul__(self, clip: Clip) -> Term:
-        return Term(1.0, self, clip)
 
 
 def _magnitude(values: Vector) -> Vector:

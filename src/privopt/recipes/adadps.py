@@ -24,7 +24,7 @@ from privopt.postprocess.side_information import (
     public_rms,
     public_sum,
 )
-from privopt.postprocess.updates import momentum, sgd
+from privopt.postprocess.updates.momentum import descent
 from privopt.recipe import Recipe, always
 
 Rule = Literal["rmsprop", "adagrad", "adam"]
@@ -65,7 +65,7 @@ def adadps(
         public, scale, rule=rule, decay=decay, first_decay=first_decay, weight=weight, stability=stability, method="adadps"
     )
     measurement = Measurement(sampling, [preconditioned_gradient(own) @ l2(clip_bound)], gaussian(noise_multiplier))
-    update = momentum(learning_rate, momentum_decay) if momentum_decay else sgd(learning_rate)
+    update = descent(learning_rate, momentum_decay)
     return Recipe(rounds, always(measurement), update, release, regularizer, side)
 
 

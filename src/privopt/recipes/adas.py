@@ -12,7 +12,7 @@ from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import ReleaseRule, last
 from privopt.postprocess.schedules import Schedule
 from privopt.postprocess.side_information import PublicGradient
-from privopt.postprocess.updates import momentum, sgd
+from privopt.postprocess.updates.momentum import descent
 from privopt.recipe import Recipe, always
 from privopt.recipes.adadps import Rule, known_scale
 from privopt.recipes.ideal import agreed
@@ -47,6 +47,6 @@ def adas(
     side, own = known_scale(
         public, scale, rule=rule, decay=decay, first_decay=first_decay, weight=weight, stability=stability, method="adas"
     )
-    update = momentum(learning_rate, momentum_decay) if momentum_decay else sgd(learning_rate)
+    update = descent(learning_rate, momentum_decay)
     asked = in_the_clear(sampling, preconditioned_gradient(own))
     return Recipe(rounds, always(asked), update, release, regularizer, side)

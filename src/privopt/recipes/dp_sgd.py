@@ -12,7 +12,7 @@ from privopt.measure.samplers import Sampler, full_batch
 from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import ReleaseRule, last
 from privopt.postprocess.schedules import Schedule
-from privopt.postprocess.updates import momentum, sgd
+from privopt.postprocess.updates.momentum import descent
 from privopt.recipe import Recipe, always
 
 
@@ -57,5 +57,5 @@ def dp_sgd(
     SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=2.0), count=3)
     """
     measurement = Measurement(sampling, [gradient() @ as_clip(clip_bound)], gaussian(noise_multiplier))
-    update = momentum(learning_rate, momentum_decay) if momentum_decay else sgd(learning_rate)
+    update = descent(learning_rate, momentum_decay)
     return Recipe(rounds, always(measurement), update, release, regularizer)

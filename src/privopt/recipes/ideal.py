@@ -13,7 +13,7 @@ from privopt.measure.without_privacy import by_clean_scale
 from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import ReleaseRule, last
 from privopt.postprocess.schedules import Schedule
-from privopt.postprocess.updates import momentum, sgd
+from privopt.postprocess.updates.momentum import descent
 from privopt.recipe import Recipe, always
 
 
@@ -43,7 +43,7 @@ def ideal(
     agreed("ideal", without_privacy)
     measurement = Measurement(sampling, [preconditioned_gradient() @ l2(clip_bound)], gaussian(noise_multiplier))
     clean = by_clean_scale(measurement, clean_sampling or sampling, decay, stability)
-    update = momentum(learning_rate, momentum_decay) if momentum_decay else sgd(learning_rate)
+    update = descent(learning_rate, momentum_decay)
     return Recipe(rounds, always(clean), update, release, regularizer)
 
 

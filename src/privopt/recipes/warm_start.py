@@ -13,7 +13,8 @@ from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import ReleaseRule, last
 from privopt.postprocess.schedules import Schedule
 from privopt.postprocess.side_information import PublicGradient, public_gradient
-from privopt.postprocess.updates import momentum, rmsprop, sgd, warm_up
+from privopt.postprocess.updates import rmsprop, warm_up
+from privopt.postprocess.updates.momentum import descent
 from privopt.recipe import Recipe, after
 
 
@@ -40,7 +41,7 @@ def warm_start(
     """
     measurement = Measurement(sampling, [gradient() @ l2(clip_bound)], gaussian(noise_multiplier))
     before = public_epochs * public.epoch
-    private = momentum(learning_rate, momentum_decay) if momentum_decay else sgd(learning_rate)
+    private = descent(learning_rate, momentum_decay)
     update = warm_up(before, rmsprop(public_learning_rate, decay, stability), then=private)
     return Recipe(
         before + rounds,

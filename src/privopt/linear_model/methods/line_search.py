@@ -7,13 +7,11 @@ of a typical row across all useful scores. Fewer rounds than for descent are eno
 
 from typing import Any
 
-import numpy as np
-
 from privopt.errors import InputError
-from privopt.linear_model.defaults import default_steps, shape
+from privopt.linear_model.defaults import default_steps, shape, worst_at_zero
 from privopt.linear_model.methods.planned import Planned
 from privopt.linear_model.problem import Problem, Settings
-from privopt.perexample.losses import Logistic, Loss, Multinomial
+from privopt.perexample.losses import Loss
 from privopt.recipe import Recipe
 from privopt.recipes.dp_agd import dp_agd
 
@@ -41,7 +39,7 @@ def plan(problem: Problem) -> Planned:
         )
         return {
             "clip_bound": steps.clip_bound,
-            "loss_bound": WORSE * _largest(problem.loss),
+            "loss_bound": WORSE * worst_at_zero(problem.loss),
             "longest_step": REACH * shape(problem.loss).reach / problem.row_norm,
             **settings.options,
         }
@@ -64,10 +62,3 @@ def check(settings: Settings, loss: Loss) -> None:
         raise InputError("dp-agd chooses its step sizes itself: leave learning_rate out, or say options={'longest_step': …}.")
     if settings.batch_size is not None:
         raise InputError("dp-agd uses every row in every round: leave batch_size out, or use dp-srm.")
-
-
-def _largest(loss: Loss) -> float:
-    """The loss of the worst example when all scores are 0; targets of a regression lie in [−1, 1]."""
-    if isinstance(loss, Logistic | Multinomial):
-        return float(np.log(max(loss.outputs, 2)))
-    return float(loss.values(np.zeros(1), np.ones(1))[0])

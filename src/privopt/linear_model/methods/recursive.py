@@ -14,7 +14,6 @@ is least gives a change aC₁ a noise multiplier that is √(√2/a) times that 
 
 from typing import Any
 
-from privopt.linear_model.defaults import shape
 from privopt.linear_model.methods.planned import Planned
 from privopt.linear_model.problem import Problem
 from privopt.recipe import Recipe
@@ -28,7 +27,7 @@ REFRESH, CHANGE = 0.2, 0.1  # γ, and C₂ in units of C₁
 
 def plan_srm(problem: Problem) -> Planned:
     """DP-SRM."""
-    kind, settings, rounds = shape(problem.loss), problem.settings, problem.rounds("dp-gd")
+    settings, rounds = problem.settings, problem.rounds("dp-gd")
 
     def arguments(noise_multiplier: float) -> dict[str, Any]:
         clip_bound = problem.steps("dp-gd", rounds, noise_multiplier).clip_bound
@@ -41,7 +40,7 @@ def plan_srm(problem: Problem) -> Planned:
             "change_bound": change_bound,
             "refresh": refresh,
             "learning_rate": plain.learning_rate,
-            "longest_step": change_bound / (kind.curvature * problem.row_norm**2),
+            "longest_step": change_bound / (problem.loss.curvature * problem.row_norm**2),
             **settings.options,
         }
 
@@ -59,14 +58,14 @@ def plan_srm(problem: Problem) -> Planned:
 
 def plan_spiderboost(problem: Problem) -> Planned:
     """Private SpiderBoost."""
-    kind, settings, rounds = shape(problem.loss), problem.settings, problem.rounds("dp-gd")
+    settings, rounds = problem.settings, problem.rounds("dp-gd")
 
     def arguments(noise_multiplier: float) -> dict[str, Any]:
         anchor_noise = settings.options.get("anchor_noise", ANCHOR_NOISE * problem.size / problem.batch)
         plain = problem.steps("dp-gd", rounds, anchor_noise * noise_multiplier * problem.batch / problem.size)
         return {
             "clip_bound": plain.clip_bound,
-            "smoothness": kind.curvature * problem.row_norm**2,
+            "smoothness": problem.loss.curvature * problem.row_norm**2,
             "period": PERIOD,
             "anchor_noise": anchor_noise,
             "learning_rate": plain.learning_rate,

@@ -7,10 +7,9 @@ variance of a noisy gradient: the first term is that of a batch, and absent when
 import math
 from typing import Any
 
-from privopt.linear_model.defaults import shape
+from privopt.linear_model.defaults import shape, worst_at_zero
 from privopt.linear_model.methods.planned import Planned
 from privopt.linear_model.problem import Problem
-from privopt.perexample.losses import Huber, Logistic, Loss, Multinomial
 from privopt.recipe import Recipe
 from privopt.recipes import rrpsgd
 
@@ -20,14 +19,14 @@ def plan(problem: Problem) -> Planned:
     settings, kind = problem.settings, shape(problem.loss)
     rounds = problem.rounds("rrpsgd")
     clip_bound = settings.clip_bound or kind.largest * problem.row_norm
-    smoothness = kind.curvature * problem.row_norm**2
+    smoothness = problem.loss.curvature * problem.row_norm**2
     dimension = problem.loss.outputs * problem.width
 
     def rate(noise_multiplier: float) -> float:
         spread = clip_bound * math.sqrt(dimension) * noise_multiplier / problem.batch
         if problem.batch < problem.size:
             spread = math.hypot(spread, 2 * clip_bound / math.sqrt(problem.batch))
-        reach = math.sqrt(2 * _at_zero(problem.loss) / smoothness)
+        reach = math.sqrt(2 * worst_at_zero(problem.loss) / smoothness)
         return settings.learning_rate or min(1 / smoothness, reach / max(spread * math.sqrt(rounds), 1e-300))
 
     def recipe(noise_multiplier: float) -> Recipe:
@@ -51,16 +50,3 @@ def plan(problem: Problem) -> Planned:
         }
 
     return Planned(recipe, shown)
-
-
-def _at_zero(loss: Loss) -> float:
-    """The largest loss of an example whose scores are all 0; targets of a regression lie in [−1, 1]."""
-    match loss:
-        case Logistic():
-            return math.log(2)
-        case Multinomial(outputs=classes):
-            return math.log(classes)
-        case Huber(threshold=threshold) if threshold < 1:
-            return threshold * (1 - threshold / 2)
-        case _:
-            return 0.5

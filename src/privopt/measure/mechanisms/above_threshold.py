@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from privopt.errors import CompositionError
+from privopt.measure.mechanisms.relative import Relative, pure
 from privopt.measure.randomness import Rng
-from privopt.privacy.events import DpEvent, NonPrivateDpEvent, PureDpEvent
+from privopt.privacy.events import DpEvent
 
 
 @dataclass(frozen=True)
-class above_threshold:  # noqa: N801  # a constructor that reads as a phrase
+class above_threshold(Relative):  # noqa: N801  # a constructor that reads as a phrase
     """Compare values with one hidden threshold: Laplace(2 z · bound) on it, fresh Laplace(4 z · bound) on each value.
 
     **Guarantee** 1/z-DP for all answers from one `hidden` threshold up to and including its first "yes", if one example moves
@@ -22,16 +22,10 @@ class above_threshold:  # noqa: N801  # a constructor that reads as a phrase
     argument, for then each "no" has a g of its own.
     """
 
-    noise_multiplier: float
-
-    def __post_init__(self) -> None:
-        if not self.noise_multiplier >= 0:
-            raise CompositionError(f"above_threshold({self.noise_multiplier}): a noise multiplier is ≥ 0 (0 is no privacy).")
-
     @property
     def event(self) -> DpEvent:
         """What one hidden threshold costs."""
-        return PureDpEvent(1 / self.noise_multiplier) if self.noise_multiplier else NonPrivateDpEvent()
+        return pure(self.noise_multiplier)
 
     def hidden(self, threshold: float, bound: float, rng: Rng) -> float:
         """The threshold with its noise: secret, and kept until the first "yes"."""

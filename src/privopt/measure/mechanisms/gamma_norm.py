@@ -6,29 +6,24 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from privopt.errors import CompositionError
+from privopt.measure.mechanisms.relative import Relative, pure
 from privopt.measure.randomness import Rng, Sum, alike
 from privopt.perexample.grads import Array
-from privopt.privacy.events import DpEvent, NonPrivateDpEvent, PureDpEvent
+from privopt.privacy.events import DpEvent
 
 
 @dataclass(frozen=True)
-class gamma_norm:  # noqa: N801  # a constructor that reads as a phrase
+class gamma_norm(Relative):  # noqa: N801  # a constructor that reads as a phrase
     """Noise with density ∝ exp(−‖x‖₂ / (z · bound)): a uniform direction of Gamma(d, z · bound) length.
 
     **Guarantee** 1/z-DP: two sums that differ by at most `bound` in l2 have densities whose ratio is at most e^(1/z).
     """
 
-    noise_multiplier: float
     order: ClassVar[Literal[1, 2]] = 2
-
-    def __post_init__(self) -> None:
-        if not self.noise_multiplier >= 0:
-            raise CompositionError(f"gamma_norm({self.noise_multiplier}): a noise multiplier is ≥ 0 (0 is no privacy).")
 
     @property
     def event(self) -> DpEvent:
-        return PureDpEvent(1 / self.noise_multiplier) if self.noise_multiplier else NonPrivateDpEvent()
+        return pure(self.noise_multiplier)
 
     def begin(self, like: Array, bound: float, rng: Rng) -> Callable[[Sum], Array]:
         return lambda total: self.release(total(None), bound, rng)

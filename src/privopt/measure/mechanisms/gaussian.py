@@ -4,25 +4,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from privopt.errors import CompositionError
+from privopt.measure.mechanisms.relative import Relative
 from privopt.measure.randomness import Rng, Sum, normal
 from privopt.perexample.grads import Array
 from privopt.privacy.events import DpEvent, GaussianDpEvent
 
 
 @dataclass(frozen=True)
-class gaussian:  # noqa: N801  # a constructor that reads as a phrase
+class gaussian(Relative):  # noqa: N801  # a constructor that reads as a phrase
     """N(0, (z · bound)²) on each coordinate.
 
     **Guarantee** Gaussian(z): the l2 change of one example is at most `bound`, so the noise is z times it.
     """
 
-    noise_multiplier: float
     order: ClassVar[Literal[1, 2]] = 2
-
-    def __post_init__(self) -> None:
-        if not self.noise_multiplier >= 0:
-            raise CompositionError(f"gaussian({self.noise_multiplier}): a noise multiplier is ≥ 0 (0 is no privacy).")
 
     @property
     def event(self) -> DpEvent:

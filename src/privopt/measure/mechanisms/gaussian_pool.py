@@ -3,15 +3,16 @@
 import math
 from dataclasses import dataclass
 
-from privopt.errors import BudgetExceeded, CompositionError
+from privopt.errors import BudgetExceeded
 from privopt.measure.mechanisms.gaussian import gaussian
+from privopt.measure.mechanisms.relative import Relative
 from privopt.measure.randomness import Rng
 from privopt.perexample.grads import Array
 from privopt.privacy.events import DpEvent
 
 
 @dataclass(frozen=True)
-class gaussian_pool:  # noqa: N801  # a constructor that reads as a phrase
+class gaussian_pool(Relative):  # noqa: N801  # a constructor that reads as a phrase
     """Answers that share what one Gaussian(z) costs: an answer that takes the share p of it has the noise multiplier z/√p.
 
     **Guarantee** Gaussian(z) for all answers together, if their shares add up to at most 1; how many there are, what they are
@@ -28,12 +29,6 @@ class gaussian_pool:  # noqa: N801  # a constructor that reads as a phrase
     ε-DP randomised response, independent of the path (Kairouz, Oh, Viswanath). So all releases together are made from the
     path and K such bits: Gaussian(z) composed with K × ε-DP, as accountants compose them. Time that nobody reads only helps.
     """
-
-    noise_multiplier: float
-
-    def __post_init__(self) -> None:
-        if not self.noise_multiplier >= 0:
-            raise CompositionError(f"gaussian_pool({self.noise_multiplier}): a noise multiplier is ≥ 0 (0 is no privacy).")
 
     @property
     def event(self) -> DpEvent:

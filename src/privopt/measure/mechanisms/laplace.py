@@ -4,26 +4,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from privopt.errors import CompositionError
 from privopt.measure import randomness
+from privopt.measure.mechanisms.relative import Relative
 from privopt.measure.randomness import Rng, Sum
 from privopt.perexample.grads import Array
 from privopt.privacy.events import DpEvent, LaplaceDpEvent
 
 
 @dataclass(frozen=True)
-class laplace:  # noqa: N801  # a constructor that reads as a phrase
+class laplace(Relative):  # noqa: N801  # a constructor that reads as a phrase
     """Laplace noise of scale z · bound on each coordinate.
 
     **Guarantee** Laplace(z), which alone is 1/z-DP: the l1 change of one example is at most `bound`.
     """
 
-    noise_multiplier: float
     order: ClassVar[Literal[1, 2]] = 1
-
-    def __post_init__(self) -> None:
-        if not self.noise_multiplier >= 0:
-            raise CompositionError(f"laplace({self.noise_multiplier}): a noise multiplier is ≥ 0 (0 is no privacy).")
 
     @property
     def event(self) -> DpEvent:

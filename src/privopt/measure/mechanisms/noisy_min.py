@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from privopt.errors import CompositionError
+from privopt.measure.mechanisms.relative import Relative, pure
 from privopt.measure.randomness import Rng
 from privopt.perexample.grads import Vector
-from privopt.privacy.events import DpEvent, NonPrivateDpEvent, PureDpEvent
+from privopt.privacy.events import DpEvent
 
 
 @dataclass(frozen=True)
-class noisy_min:  # noqa: N801  # a constructor that reads as a phrase
+class noisy_min(Relative):  # noqa: N801  # a constructor that reads as a phrase
     """The place of the least of the scores, each *lowered* by exponential noise of mean z · bound (permute-and-flip).
 
     **Guarantee** 1/z-DP, if an added example raises every score by something between 0 and `bound`. Proof: take the noise of all
@@ -26,16 +26,10 @@ class noisy_min:  # noqa: N801  # a constructor that reads as a phrase
     PureDpEvent(epsilon=0.5)
     """
 
-    noise_multiplier: float
-
-    def __post_init__(self) -> None:
-        if not self.noise_multiplier >= 0:
-            raise CompositionError(f"noisy_min({self.noise_multiplier}): a noise multiplier is ≥ 0 (0 is no privacy).")
-
     @property
     def event(self) -> DpEvent:
         """What one choice costs."""
-        return PureDpEvent(1 / self.noise_multiplier) if self.noise_multiplier else NonPrivateDpEvent()
+        return pure(self.noise_multiplier)
 
     def choose(self, scores: Vector, bound: float, rng: Rng) -> int:
         """The place."""

@@ -5,6 +5,7 @@ from typing import Any
 
 from privopt.postprocess.schedules import Schedule, as_schedule
 from privopt.postprocess.updates.rule import NOTHING, State, Step
+from privopt.postprocess.updates.sgd import sgd
 from privopt.trajectory import Known
 
 
@@ -21,3 +22,8 @@ class momentum:  # noqa: N801  # a constructor that reads as a phrase
     def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Step, State]:
         velocity = self.decay * state["velocity"] + direction
         return Step(as_schedule(self.learning_rate)(round_), velocity), {"velocity": velocity}
+
+
+def descent(learning_rate: float | Schedule, decay: float) -> momentum | sgd:
+    """With momentum, or without."""
+    return momentum(learning_rate, decay) if decay else sgd(learning_rate)
