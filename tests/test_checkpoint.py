@@ -202,3 +202,26 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     assert answered(write_on_a_full_disk, tmp_path) == "refused"
     assert (tmp_path / "file").read_bytes() == b"old"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_else_is_in_the_folder_stays_when_the_run_has_ended(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    checkpoint = Checkpoint(tmp_path, "these data")
+    checkpoint.begin("a", generator(1))
+    checkpoint.save(Progress(1, PARTS, generator(1)))
+    checkpoint.remove()
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_links_and_pipes_are_written_to_and_not_replaced(tmp_path: Path) -> None:
+    link, pipe = tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to(tmp_path / "file")
+    write_atomically(link, b"new")
+    assert link.is_symlink()
+    assert (tmp_path / "file").read_bytes() == b"new"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_atomically(pipe, b"new")
+    assert os.read(reader, 9) == b"new"
+    assert pipe.is_fifo()
+    os.close(reader)

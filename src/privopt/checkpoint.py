@@ -4,10 +4,10 @@ A checkpoint holds generator states, which reveal the noise, and a fingerprint o
 Its folder is readable by its owner only (0700, files 0600), every write is atomic, and it is removed when the run ends.
 """
 
+import contextlib
 import hashlib
 import json
 import os
-import shutil
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -85,8 +85,12 @@ class Checkpoint:
             raise InputError(f"{path} is damaged. Remove it to replay the run from its beginning, at no cost.") from error
 
     def remove(self) -> None:
-        """The run has ended: nobody needs its randomness any more."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """The run has ended: nobody needs its randomness any more. What else is in the folder stays."""
+        for name in ("progress.npz", "begin.json"):
+            for path in (self.folder / name, _temporary(self.folder / name)):
+                path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
 
 
 def _array(value: Any) -> Any:
@@ -105,9 +109,17 @@ def _unsealed(path: Path) -> bytes:
     return content[:-32]
 
 
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.new")
+
+
 def write_atomically(path: Path, content: bytes, *, private: bool = False) -> None:
     """Write all of it or nothing: a crash, or a full disk, leaves the file as it was."""
-    temporary = path.with_name(f".{path.name}.new")
+    path = path.resolve()  # what a link leads to is replaced, and not the link
+    if path.exists() and not path.is_file():  # a device, or a pipe: nothing is there to be left as it was
+        path.write_bytes(content)
+        return
+    temporary = _temporary(path)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o644)
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
@@ -138,3 +139,24 @@ def test_the_installed_command_runs_and_refuses_without_a_traceback(tmp_path: Pa
 )
 def test_a_run_goes_on_as_it_was_asked_for(tmp_path: Path, other: str) -> None:
     assert "leave FILE and the other options out" in privopt("train", "--resume", tmp_path, other, code=2)
+
+
+def test_predictions_overwrite_neither_the_rows_nor_the_run(tmp_path: Path) -> None:
+    file = patients(tmp_path / "patients.csv", 1000)
+    run = tmp_path / "run"
+    privopt("train", file, "--target", "readmitted", "--epsilon", 2, "--out", run)
+    content = file.read_bytes()
+    for out in (file, run / "model.json"):
+        assert "Name another file" in privopt("predict", run, file, "--out", out, code=2)
+    assert file.read_bytes() == content
+
+
+def test_categories_with_leading_zeros_count(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    codes = rng.choice(["01", "02", "03"], 3000)
+    pd.DataFrame({"zip": codes, "y": np.where(codes == "01", "yes", "no")}).to_csv(tmp_path / "table.csv", index=False)
+    (tmp_path / "schema.json").write_text(json.dumps({"columns": {"zip": {"values": ["01", "02", "03"]}}}))
+    asked = ["--target", "y", "--epsilon", 3, "--schema", tmp_path / "schema.json", "--out", tmp_path / "run"]
+    privopt("train", tmp_path / "table.csv", *asked)
+    printed = privopt("predict", tmp_path / "run", tmp_path / "table.csv", "--target", "y", "--out", tmp_path / "predictions.csv")
+    assert "accuracy 1.0000" in printed

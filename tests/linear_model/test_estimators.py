@@ -321,3 +321,35 @@ def test_a_huge_target_warns_nobody() -> None:
     y = X[:, 0].copy()
     y[7] = 1.7e308
     Ridge(bounds=3.0, target_bounds=(-0.1, 0.1)).fit(X, y)
+
+
+def test_a_target_whose_range_cannot_be_learnt_is_warned_about_and_said() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (100, 2))
+    with pytest.warns(PrivoptWarning, match="in which range the target lies") as caught:
+        model = Ridge(bounds=(-1, 1), random_state=0).fit(X, 2e5 + X[:, 0])
+    assert [warning.filename for warning in caught if "range" in str(warning.message)] == [__file__]
+    assert "the range of the target (too few rows to tell)" in model.privacy_.statement.text()
+
+
+@pytest.mark.parametrize("kind", ["frame", "array"])
+def test_text_is_refused_without_quoting_it(kind: str) -> None:
+    frame = pd.DataFrame({"age": [1.0, 2.0, 3.0], "status": ["HIV+", "HIV-", "HIV-"]})
+    with pytest.raises(InputError, match=r"holds? text") as refusal:
+        LogisticRegression().fit(frame if kind == "frame" else frame.to_numpy(), [0, 1, 1])
+    assert "HIV" not in str(refusal.value)
+    assert kind == "array" or "status" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"ledger": "ledger.jsonl"}, "it is a Ledger"),
+        ({"options": "x"}, "it is a dict"),
+        ({"alpha": "a"}, "alpha is 'a'"),
+        ({"random_state": -1}, "the seed is -1"),
+    ],
+)
+def test_settings_of_another_kind_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        LogisticRegression(**settings).fit(*binary(100))

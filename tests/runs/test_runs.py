@@ -344,6 +344,6 @@ def test_a_statement_that_is_not_about_its_ledger_is_noticed(tmp_path: Path) -> 
     value["event"] = {"kind": "gaussian", "noise_multiplier": 100.0}
     path.write_text(json.dumps(value))
     assert folder.statement().epsilon < 0.1  # computed from what it says
-    with pytest.raises(LedgerError, match="Believe the ledger"):
+    with pytest.raises(LedgerError, match="treat the larger ε as spent"):
         shown(Console(quiet=True), folder)
     assert folder.ledger().event != NoOpDpEvent()

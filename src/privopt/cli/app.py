@@ -49,7 +49,7 @@ class _Group(typer.core.TyperGroup):
             except OSError as error:
                 say("[bold red]Error:[/]", f"{error.filename or 'a file'}: {error.strerror or error}")
             except KeyboardInterrupt:
-                say("[bold]Stopped.[/]", "A training run goes on with privopt train --resume RUN.")
+                say("[bold]Stopped.[/]", "")
                 sys.exit(130)
         sys.exit(2)
 

@@ -10,6 +10,8 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from privopt.privacy.ledger import Ledger
+    from privopt.privacy.statement import Statement
     from privopt.runs.folder import RunFolder
 
 
@@ -26,6 +28,8 @@ def show(
     if json:
         ledger = folder.ledger()
         spent = None if ledger.budget is None else ledger.epsilon()
+        if folder.finished:
+            _check(folder, ledger)
         typer.echo(
             json_.dumps(
                 {
@@ -44,8 +48,6 @@ def shown(console: "Console", folder: "RunFolder") -> None:
     from rich.markup import escape
     from rich.panel import Panel
 
-    from privopt.errors import LedgerError
-
     ledger = folder.ledger()
     budget = ledger.budget
     spent = ledger.epsilon() if budget is not None else math.inf  # only a run without privacy has no budget
@@ -53,12 +55,22 @@ def shown(console: "Console", folder: "RunFolder") -> None:
         of = f" of {budget.epsilon:.4g}" if budget is not None else ", without privacy,"
         console.print(f"Unfinished: ε = {spent:.4g}{of} is spent. Go on: [bold]privopt train --resume {folder.path}[/]")
         return
-    statement = folder.statement()
-    if statement.event != ledger.event:
-        raise LedgerError(
-            f"the statement in {folder.path} is not about what its ledger records. Believe the ledger: ε = {spent:.4g}."
-        )
+    statement = _check(folder, ledger)
     console.print(Panel(escape(statement.text()), title="Privacy statement", expand=False))
     of = f"ε = {spent:.4g} of {budget.epsilon:.4g} at δ = {budget.delta:.3g}" if budget is not None else "everything: not private"
     console.print(f"Spent, from the ledger: {of}")
     console.print(f"Run folder: {folder.path}   (statement.html opens in a browser)", soft_wrap=True)
+
+
+def _check(folder: "RunFolder", ledger: "Ledger") -> "Statement":
+    """The statement, if it is about what the ledger holds."""
+    from privopt.errors import LedgerError
+
+    statement = folder.statement()
+    if statement.event != ledger.event:
+        recorded = math.inf if ledger.budget is None else ledger.epsilon()
+        raise LedgerError(
+            f"the statement in {folder.path} (ε = {statement.epsilon:.4g}) is not about what its ledger records "
+            f"(ε = {recorded:.4g}). One of them was changed: treat the larger ε as spent."
+        )
+    return statement

@@ -125,8 +125,14 @@ def train(
         seed=seed,
     )
     place = out or Path("runs") / f"{file.name.split('.')[0]}-{time.strftime('%Y%m%d-%H%M%S')}"
-    with Bar(console, "training") as bar:
-        folder = runs.start(order, place, bar)
+    try:
+        with Bar(console, "training") as bar:
+            folder = runs.start(order, place, bar)
+    except (KeyboardInterrupt, OSError):
+        if (place / "run.json").exists():
+            message = f"What was paid for is kept. The run goes on, and pays nothing twice: privopt train --resume {place}"
+            Console(stderr=True).print(message, soft_wrap=True)
+        raise
     shown(console, folder)
 
 

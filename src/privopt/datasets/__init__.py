@@ -19,6 +19,7 @@ from privopt.datasets.schema import (
     load,
 )
 from privopt.datasets.table import Table
+from privopt.datasets.written import as_written
 
 __all__ = [
     "MISSING",
@@ -31,6 +32,7 @@ __all__ = [
     "Table",
     "UnknownCategorical",
     "UnknownNumeric",
+    "as_written",
     "codes",
     "kinds",
     "load",

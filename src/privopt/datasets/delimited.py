@@ -4,8 +4,9 @@ import csv
 import io
 import warnings
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from privopt.datasets.files import opened
 from privopt.errors import InputError
@@ -17,8 +18,8 @@ SEPARATORS = ",;\t"
 _ENCODING = "utf-8-sig"  # with or without a byte-order mark
 
 
-def read_delimited(path: Path) -> "pd.DataFrame":
-    """The file's columns, in the types that pandas sees in them."""
+def read_delimited(path: Path, text: Collection[str] = ()) -> "pd.DataFrame":
+    """The file's columns, in the types that pandas sees in them, but those of `text` as they are written: 01 is not 1."""
     import pandas as pd
 
     try:
@@ -28,7 +29,11 @@ def read_delimited(path: Path) -> "pd.DataFrame":
             raise InputError(f"{path} names these columns more than once: {', '.join(repeated)}. Give each its own name.")
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # "leads to a loss of data"
-            frame = pd.read_csv(path, sep=separator, encoding=_ENCODING, index_col=False, skipinitialspace=True, low_memory=False)
+            form: dict[str, Any] = {"sep": separator, "encoding": _ENCODING, "index_col": False, "skipinitialspace": True}
+            frame = pd.read_csv(path, low_memory=False, **form)
+            if named := [name for name in frame.columns if name in text]:
+                written = pd.read_csv(path, usecols=named, dtype=str, keep_default_na=False, na_values=[""], **form)
+                frame[named] = written[named]
     except UnicodeDecodeError:
         raise InputError(f"{path} is not UTF-8 text. Save it as UTF-8.") from None
     except pd.errors.ParserWarning:

@@ -65,6 +65,11 @@ class Encoding:
         )
 
     @property
+    def listed(self) -> dict[str, tuple[str, ...]]:
+        """The values of categorical columns."""
+        return {name: kind.values for name, kind in self.columns if isinstance(kind, Categorical)}
+
+    @property
     def row_bound(self) -> float:
         """√columns: each column contributes one entry of at most 1 to a row."""
         return math.sqrt(len(self.columns))

@@ -5,7 +5,7 @@ uses may hold anything. Plain matrices and targets are checked here.
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from lzma import LZMAError
 from os import PathLike
 from pathlib import Path
@@ -22,11 +22,14 @@ FORMATS = "CSV (.csv, .tsv), Parquet (.parquet), LIBSVM (.svm, .libsvm, .svmligh
 _LIBSVM = (".svm", ".libsvm", ".svmlight")
 
 
-def read(path: str | PathLike[str], target: str | None = None, *, names: Sequence[str] | None = None) -> Table:
+def read(
+    path: str | PathLike[str], target: str | None = None, *, names: Sequence[str] | None = None, text: Collection[str] = ()
+) -> Table:
     """The table in a file; its format is told by its name, or by its first lines where the name tells nothing.
 
     `target` names a column of CSV and Parquet files. LIBSVM files begin each line with it, npz files call it y. `names` are the
-    features that a trained model knows: LIBSVM files do not show those that are 0 in all their rows.
+    features that a trained model knows: LIBSVM files do not show those that are 0 in all their rows. Columns of a CSV file
+    that are listed in `text` are read as they are written.
     """
     path = Path(path)
     if path.is_dir():
@@ -34,7 +37,7 @@ def read(path: str | PathLike[str], target: str | None = None, *, names: Sequenc
     try:
         if path.stat().st_size == 0:
             raise InputError(f"{path} is empty.")
-        return _read(path, target, names)
+        return _read(path, target, names, text)
     except FileNotFoundError:
         raise InputError(f"there is no file {path}.") from None
     except (EOFError, zlib.error, LZMAError):
@@ -43,11 +46,11 @@ def read(path: str | PathLike[str], target: str | None = None, *, names: Sequenc
         raise InputError(f"{path} cannot be read: {error.strerror or error}.") from None
 
 
-def _read(path: Path, target: str | None, names: Sequence[str] | None) -> Table:
+def _read(path: Path, target: str | None, names: Sequence[str] | None, text: Collection[str]) -> Table:
     plain = path.with_suffix("") if path.suffix.lower() in OPENERS else path
     name, kind = path.name.split(".")[0] or path.name, plain.suffix.lower()
     if kind in (".csv", ".tsv"):
-        return framed(name, read_delimited(path), target)
+        return framed(name, read_delimited(path, text), target)
     if kind == ".parquet" and plain is path:
         return framed(name, read_parquet(path), target)
     if kind == ".npz" and plain is path:

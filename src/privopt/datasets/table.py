@@ -67,7 +67,10 @@ def _target(column: "pd.Series[Any]") -> NDArray[Any]:
     import pandas as pd
 
     if column.isna().any():
-        raise InputError(f"the target {column.name!r} has missing values. Leave such rows out.")
+        raise InputError(
+            f"the target {column.name!r} has missing values: empty fields, or NA, None, null and the like. Leave such rows out; "
+            "if that is a class, list the classes in a --schema."
+        )
     plain = isinstance(column.dtype, np.dtype) or not pd.api.types.is_numeric_dtype(column)
     values = column.to_numpy() if plain else column.to_numpy(dtype=np.float64)
     if values.dtype.kind == "f" and not np.isfinite(values).all():

@@ -1,7 +1,8 @@
 """What the estimators share: parameters that are only stored, checks, and the call of `train`."""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         if reason := drowned(size, outputs * (columns + bool(self.fit_intercept)), budget):
             warnings.warn(reason, PrivoptWarning, stacklevel=3)
         ledger = self.ledger if self.ledger is not None else Ledger()
+        if not isinstance(ledger, Ledger):
+            raise InputError(f"ledger is {ledger!r}, but it is a Ledger, such as Ledger(path='ledger.jsonl'), or None.")
         trained = train(
             X,
             targets,
@@ -92,6 +95,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
 
     def _settings(self) -> Settings:
         names = Settings.__dataclass_fields__
+        if not isinstance(self.options, Mapping | None):
+            raise InputError(f"options is {self.options!r}, but it is a dict of the method's own options, or None.")
         given = {name: value for name, value in self.get_params(deep=False).items() if name in names}
         return Settings(**{**given, "options": dict(self.options or {})})
 
@@ -103,7 +108,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
             X, y = self.public
         except (TypeError, ValueError):
             raise InputError("public must be a pair (X, y): rows of the same columns, and their targets.") from None
-        X, y = check_X_y(X, y, accept_sparse="csr", dtype=np.float64, y_numeric=False)
+        with _no_values_in_errors(X):
+            X, y = check_X_y(X, y, accept_sparse="csr", dtype=np.float64, y_numeric=False)
         return PublicTable("the rows given as public", X, self._public_targets(y))
 
     def _public_targets(self, y: Vector) -> Vector:
@@ -111,11 +117,13 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         return np.asarray(y, dtype=float)
 
     def _validated(self, X: Any, y: Any) -> tuple[Any, Any]:
-        return validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=False)
+        with _no_values_in_errors(X):
+            return validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=False)
 
     def _scores(self, X: Any) -> Vector:
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        with _no_values_in_errors(X):
+            X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
         return X @ self.coef_.T + self.intercept_
 
     def __sklearn_tags__(self) -> Any:
@@ -123,3 +131,16 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         tags.input_tags.sparse = True
         tags.non_deterministic = self.random_state is None
         return tags
+
+
+@contextmanager
+def _no_values_in_errors(X: Any) -> Iterator[None]:
+    """scikit-learn quotes the text that is no number, which may be private."""
+    try:
+        yield
+    except ValueError as error:
+        if "could not convert" not in str(error):
+            raise
+        named = [str(name) for name, kind in getattr(X, "dtypes", {}).items() if kind.kind not in "biuf"]
+        where = f"columns {', '.join(named)} of X hold" if named else "X holds"
+        raise InputError(f"{where} text, but a linear model needs numbers. Encode it, or use `privopt train`.") from None

@@ -47,7 +47,7 @@ class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[m
         check_classification_targets(y)
         self.classes_, targets = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise InputError(f"y has one class only, {self.classes_[0]!r}: a classifier needs at least two.")
+            raise InputError("y has one class only: a classifier needs at least two.")
         trained = self._train(
             X, targets.astype(X.dtype), self._loss, regression=False, assumed_public=[f"the {len(self.classes_)} class labels"]
         )

@@ -44,8 +44,8 @@ def check_settings(settings: Settings, budget: Budget) -> None:
         if value is not None and not (isinstance(value, kind) and 0 < float(value) < math.inf):
             number = "whole number" if kind is Integral else "finite number"
             raise InputError(f"{name} is {value!r}, but it is a {number} > 0, or None for the default rule.")
-    if not (math.isfinite(settings.alpha) and settings.alpha >= 0):
-        raise InputError(f"alpha is {settings.alpha}, but the strength of a regulariser is a finite number ≥ 0.")
+    if not (isinstance(settings.alpha, Real) and 0 <= settings.alpha < math.inf):
+        raise InputError(f"alpha is {settings.alpha!r}, but the strength of a regulariser is a finite number ≥ 0.")
     if settings.penalty not in ("ridge", "nonconvex"):
         raise InputError(f"penalty is {settings.penalty!r}; it is 'ridge' or 'nonconvex'.")
 

@@ -2,6 +2,7 @@
 
 import math
 import numbers
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from privopt.errors import InputError
+from privopt.errors import InputError, PrivoptWarning
 from privopt.linear_model.defaults import INTERCEPT
 from privopt.measure import survey
 from privopt.measure.randomness import Rng
@@ -23,6 +24,10 @@ from privopt.privacy.ledger import Run
 
 RANGES_SHARE = 0.08  # of the squared budget goes into column ranges that were not declared,
 NORM_SHARE = 0.02  # and this into the length of a row: together they cost training 5 % more noise
+NO_TARGET_RANGE = (
+    "too few rows to learn privately, at this budget, in which range the target lies, so the model knows values from -1 to 1. "
+    'Declare target_bounds=(low, high), or in a schema {"target": {"low": …, "high": …}}.'
+)
 
 Bounds = float | tuple[Any, Any] | None
 
@@ -79,8 +84,10 @@ def scales(
             rng=rng,
         )
         if ask_target:
+            if not ranges.known[-1]:
+                warnings.warn(NO_TARGET_RANGE, PrivoptWarning, stacklevel=5)  # the line that calls `fit`
             target_bounds = (float(ranges.low[-1]), float(ranges.high[-1]))
-            estimated.append("the range of the target")
+            estimated.append("the range of the target" + ("" if ranges.known[-1] else " (too few rows to tell)"))
         if ask_columns:
             low, high, trusted = ranges.low[:columns], ranges.high[:columns], ranges.trusted
             missed = int((~ranges.known[:columns]).sum())

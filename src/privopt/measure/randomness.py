@@ -7,9 +7,12 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any
 
 import numpy as np
+
+from privopt.errors import InputError
 
 Rng = np.random.Generator
 Sum = Callable[[Any], Any]  # of an array to the array with a sum added to it; of None to the sum itself
@@ -21,6 +24,8 @@ def generator(seed: int | np.random.Generator | np.random.RandomState | None = N
         return seed
     if isinstance(seed, np.random.RandomState):
         seed = int(seed.randint(0, 2**31 - 1))
+    if seed is not None and not (isinstance(seed, Integral) and seed >= 0):
+        raise InputError(f"the seed is {seed!r}, but it is a whole number ≥ 0, or None for noise that nobody can repeat.")
     return np.random.Generator(np.random.PCG64DXSM(secrets.randbits(256) if seed is None else seed))
 
 

@@ -68,6 +68,8 @@ class Ledger:
     """
 
     def __init__(self, budget: Budget | None = None, path: str | os.PathLike[str] | None = None) -> None:
+        if not isinstance(budget, Budget | None):
+            raise InputError(f"a ledger's budget is a Budget(epsilon, delta) or None, not {budget!r}. A file is path=….")
         self.budget = budget
         self.path = None if path is None else Path(path)
         self._entries: list[Entry] = []

@@ -41,6 +41,12 @@ from privopt.runs.model import SavedModel, Task
 from privopt.runs.order import Order
 
 MOST_CLASSES = 100
+MOST_NAMED = 10  # columns in a message
+NO_RANGE = "in which ranges {} lie: left out of the model. Declare them in a --schema if they are publicly known."
+NO_CATEGORY = (
+    "which values {} hold, which are read as text: left out of the model. If they are numbers, clean them (a decimal point, no "
+    "other signs); if their categories are publicly known, list them in a --schema."
+)
 FAILURE_SHARE = 0.05  # of δ pays for naming categories
 
 
@@ -80,7 +86,8 @@ class _Prepared:
 
 
 def _prepare(order: Order) -> _Prepared:
-    table = datasets.read(order.file, order.target)
+    text = datasets.as_written(_listed(order.schema, order.target))
+    table = datasets.read(order.file, order.target, text=text)
     if table.frame is None and order.schema is not None and order.schema.columns:
         raise InputError(f"{order.file} has no named columns, so the schema can say nothing about them. Leave 'columns' out.")
     if table.frame is not None and order.settings.bounds is not None:
@@ -94,9 +101,9 @@ def _prepare(order: Order) -> _Prepared:
     classes, targets = _classes(table.target, order.schema) if task == "classify" else ((), _numbers(table.target))
     columns, public = len(table.names), order.public is not None
     if order.hidden:
+        _check_network(order)
         check_settings(order.settings, budget)
         side.check(order.settings, public)
-        _check_network(order)
     else:
         check(order.settings, budget, _loss(task, len(classes))(1.0), size=len(table), columns=columns, public=public)
     kinds = {} if table.frame is None else datasets.kinds(table.frame, order.schema)
@@ -105,11 +112,20 @@ def _prepare(order: Order) -> _Prepared:
             datasets.numbers(table.frame[name])  # an error, if there is one, comes before anything is written
     if budget.delta == 0:
         _check_declared(order, table, task, kinds)
-    widths = (columns, *order.hidden, len(classes) if len(classes) > 2 else 1)
+    features = sum(len(kind.values) if isinstance(kind, Categorical) else 1 for kind in kinds.values()) if kinds else columns
+    widths = (features, *order.hidden, len(classes) if len(classes) > 2 else 1)
     coefficients = sum((width + 1) * after for width, after in pairwise(widths))
     if reason := drowned(len(table), coefficients, budget):
         raise InputError(f"{reason} So would narrower layers, or --model linear." if order.hidden else reason)
     return _Prepared(order, table, budget, task, classes, targets, kinds, _public(order, table, task, classes, kinds))
+
+
+def _listed(schema: Schema | None, target: str | None) -> dict[str, tuple[str, ...]]:
+    """The values that the schema lists, by column."""
+    if schema is None:
+        return {}
+    listed = {name: kind.values for name, kind in schema.columns.items() if isinstance(kind, Categorical)}
+    return listed | ({target: schema.classes} if target is not None and schema.classes else {})
 
 
 def _public(
@@ -118,7 +134,8 @@ def _public(
     """The public rows, if they are like the private ones: the same columns and classes."""
     if order.public is None:
         return None
-    public = datasets.read(order.public, order.target, names=None if table.matrix is None else table.names)
+    text = datasets.as_written(_listed(order.schema, order.target))
+    public = datasets.read(order.public, order.target, names=None if table.matrix is None else table.names, text=text)
     if (public.frame is None) != (table.frame is None):
         raise InputError(f"{order.public} is not like {order.file}: one names its columns, the other does not.")
     if public.target is None:
@@ -144,6 +161,8 @@ def _check_network(order: Order) -> None:
 
     if order.settings.method not in METHODS:
         raise InputError(f"--method {order.settings.method} is not for --model {order.model}; {', '.join(METHODS)} are.")
+    if order.settings.method == "dp-gd" and order.settings.batch_size is not None:
+        raise InputError("dp-gd uses every row in every round: leave --batch-size out, or use dp-sgd.")
 
 
 def _check_declared(order: Order, table: Table, task: Task, kinds: dict[str, Kind]) -> None:
@@ -224,7 +243,8 @@ def _train(prepared: _Prepared, folder: RunFolder, observer: Observer | None) ->
             assert rows is not None
             beside = PublicTable(order.public.name, rows, answers)
         if prepared.task == "classify":
-            public.append(f"the {len(prepared.classes)} classes")
+            listed = "listed in the schema" if order.schema is not None and order.schema.classes else "as the target names them"
+            public.append(f"the {len(prepared.classes)} classes, {listed}")
         if order.schema is not None and order.schema.target is not None:
             settings = replace(settings, target_bounds=(order.schema.target.low, order.schema.target.high))
             public.append("the range of the target that the schema declares")
@@ -290,12 +310,15 @@ def _surveyed(table: Table, kinds: dict[str, Kind], budget: Budget, spending: Ru
         for name, frequent in zip(categorical, named, strict=True):
             found[name] = Categorical(tuple(frequent)) if frequent else Ignored()
         paid.append(f"the frequent categories of {', '.join(categorical)}")
-    if lost := [name for name in (*numeric, *categorical) if found[name] == Ignored()]:
-        warnings.warn(
-            f"too few rows to learn privately, at this budget, what {', '.join(map(repr, lost))} hold: left out of the model. "
-            "Declare their ranges or categories in a --schema if they are publicly known.",
-            PrivoptWarning,
-            stacklevel=2,
+    for names, hold in ((numeric, NO_RANGE), (categorical, NO_CATEGORY)):
+        if lost := [repr(name) for name in names if found[name] == Ignored()]:
+            few = ", ".join(lost[:MOST_NAMED]) + (f" and {len(lost) - MOST_NAMED} more" if len(lost) > MOST_NAMED else "")
+            message = f"too few rows to learn privately, at this budget, {hold.format(few)}"
+            warnings.warn(message, PrivoptWarning, stacklevel=2)
+    if all(kind == Ignored() for kind in found.values()):
+        raise InputError(
+            "too few rows to learn privately, at this budget, what any of the columns hold: declare their ranges and categories "
+            "in a --schema if they are publicly known."
         )
     return found, paid
 
