@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -13,11 +14,12 @@ from privopt.measure.measurement import Carry, Measurement, Noisy
 from privopt.measure.mechanisms import Mechanism, gamma_norm, gaussian, laplace
 from privopt.measure.queries import gradient
 from privopt.measure.randomness import Rng, Sum
-from privopt.measure.samplers import full_batch, poisson
+from privopt.measure.samplers import disjoint_batches, full_batch, poisson
 from privopt.perexample.grads import Materialized, Oracle, PerExampleVectors, Rows, Vector
+from privopt.privacy.events import DpEvent
 from privopt.trajectory import Trajectory
 from tests.laws.checks import check_bounded, check_divisor, check_indistinguishable, check_noise
-from tests.laws.table import FITTING, Given, composed
+from tests.laws.table import FITTING, MECHANISMS, SAMPLES, Given, composed
 from tests.laws.test_measurements import FAR, neighbouring
 
 LARGE = np.array([[30.0, 40.0], [0.1, 0.2], [-5.0, 0.0]])
@@ -168,6 +170,33 @@ def test_a_doubled_sensitivity_is_found_from_outside() -> None:
         check_indistinguishable(broken, *neighbouring("full_batch"), "add-remove", delta=0.05)
 
 
+# ---------------------------------------------------------------- recipes
+
+ROUND = 6  # after a warm start, between anchors, in a phase that divides
+ELSEWHERE = {  # recipes whose rounds hide no clipped sum, and where theirs are broken
+    "dp-agd": "tests/papers/test_lee_kifer.py",
+    "output-perturbation": "tests/measure/test_stable_solution.py",
+    "sagd-sparse": "tests/measure/test_sparse_vector.py",
+    "ideal": "has no guarantee",
+    "adas": "has no guarantee",
+}
+EPOCH = {"sagd-minibatch": 3}  # rounds that are paid for as one
+
+
+@pytest.mark.parametrize("name", sorted(set(SAMPLES) - set(ELSEWHERE)))
+def test_half_the_noise_of_a_recipe_is_found_from_outside(name: str) -> None:
+    honest = SAMPLES[name](9, 1.0).measurement(ROUND)
+    assert isinstance(honest, Measurement)
+    if isinstance(honest.sampler, poisson):  # which hides part of what noise does not
+        honest = replace(honest, sampler=full_batch())
+    kind = type(honest.mechanism).__name__
+    assert honest.mechanism == MECHANISMS[kind](1.0)
+    broken = replace(honest, mechanism=HALVES[kind](1.0))
+    for measurement, found in ((honest, False), (broken, True)):
+        with pytest.raises(AssertionError) if found else nullcontext():
+            check_indistinguishable(measurement, *neighbouring("full_batch"), "add-remove", delta=0.05, rounds=EPOCH.get(name, 1))
+
+
 # ---------------------------------------------------------------- samplers and divisors
 
 
@@ -182,6 +211,39 @@ def test_a_sample_that_was_not_drawn_is_found_from_outside() -> None:
     broken = Measurement(of_everybody(0.2), [gradient() @ l2(1.0)], gaussian(1.5))
     with pytest.raises(AssertionError):
         check_indistinguishable(broken, *neighbouring("poisson"), "add-remove", delta=0.05)
+
+
+class by_position(disjoint_batches):  # noqa: N801
+    """Cuts the rows where they stand: one row less, and all behind it stand elsewhere."""
+
+    def draw(self, size: int, round_: int, rng: Rng) -> Rows:
+        return np.array_split(np.arange(size), self.batches)[round_ % self.batches]
+
+
+class CutAgain:
+    """Many runs of one epoch: each draws the secret key of its cut, over which the guarantee is."""
+
+    def __init__(self, measurement: Measurement, cut: type[disjoint_batches]) -> None:
+        self._measurement, self._cut = measurement, cut
+
+    def event(self, round_: int) -> DpEvent:
+        return self._measurement.event(round_)
+
+    def measure(self, oracle: Oracle, at: Trajectory, round_: int, rng: Rng, carry: Carry = {}) -> Noisy:  # noqa: B006
+        if round_ == 0:
+            self._measurement = replace(self._measurement, sampler=self._cut(3, key=int(rng.integers(2**62))))
+        return self._measurement.measure(oracle, at, round_, rng, carry)
+
+
+def test_a_cut_by_position_is_found_from_outside() -> None:
+    """Three parts of two rows. Without the first row each part gets one row for another, and its sum moves by twice the bound."""
+    honest = SAMPLES["sagd-minibatch"](9, 1.0).measurement(0)
+    assert isinstance(honest, Measurement)
+    rows = np.array([[9.0], [9.0], [-9.0], [-9.0], [9.0], [9.0]])
+    neighbours = Given(rows), Given(np.vstack([rows[1:], [[0.0]]]))  # a row of zeros, so that both have one size
+    check_indistinguishable(CutAgain(honest, disjoint_batches), *neighbours, "add-remove", delta=0.05, rounds=3)
+    with pytest.raises(AssertionError):
+        check_indistinguishable(CutAgain(honest, by_position), *neighbours, "add-remove", delta=0.05, rounds=3)
 
 
 class ByDrawnSize(Measurement):

@@ -19,10 +19,7 @@ from privopt.postprocess.side_information.delayed import delayed_preconditioner
 from privopt.privacy.events import GaussianDpEvent, SelfComposedDpEvent
 from privopt.recipes.dp2_rmsprop import dp2_rmsprop
 from privopt.trajectory import Known, Trajectory
-from tests.laws.checks import check_indistinguishable
 from tests.laws.table import Given
-from tests.laws.test_measurements import neighbouring
-from tests.laws.test_violations import half_gaussian
 from tests.papers.test_dpagd import X, Y, oracle
 
 ROUNDS, NOISE, C1, C2, RATE1, RATE2, DECAY, STABILITY = 23, 1.3, 0.8, 5.0, 0.3, 0.05, 0.7, 0.1
@@ -180,9 +177,5 @@ def test_preconditioning_after_the_clip_is_found() -> None:
         check_moved(ClippedFirst(honest.sampler, [gradient() @ l2(C2)], honest.mechanism), ROWS[0])
 
 
-def test_every_round_costs_one_gaussian_whatever_its_phase_and_half_the_noise_is_found() -> None:
+def test_every_round_costs_one_gaussian_whatever_its_phase() -> None:
     assert recipe(4, NOISE).planned_event() == SelfComposedDpEvent(GaussianDpEvent(NOISE), ROUNDS)
-    honest = recipe(2, 1.0).measurement(2)
-    broken = Measurement(honest.sampler, honest.terms, half_gaussian(1.0))
-    with pytest.raises(AssertionError):
-        check_indistinguishable(broken, *neighbouring("full_batch"), "add-remove", delta=0.05)

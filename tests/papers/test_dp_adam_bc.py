@@ -7,16 +7,12 @@ import numpy as np
 import pytest
 
 from privopt.loop import run
-from privopt.measure.measurement import Measurement
 from privopt.measure.randomness import generator
 from privopt.measure.samplers import poisson
 from privopt.perexample.grads import Vector
 from privopt.postprocess.updates import adam
 from privopt.recipes import dp_adam
 from privopt.recipes.dp_adam_bc import dp_adam_bc
-from tests.laws.checks import check_indistinguishable
-from tests.laws.test_measurements import neighbouring
-from tests.laws.test_violations import half_gaussian
 from tests.papers.test_dpagd import CLIP, NOISE, ROUNDS, descend, oracle, reference_adam
 
 RATE = 0.02
@@ -90,12 +86,7 @@ def test_it_costs_what_dp_adam_costs_and_measures_the_same() -> None:
     common: dict[str, Any] = {"rounds": 7, "noise_multiplier": 1.0, "clip_bound": 1.0, "learning_rate": 0.1}
     recipe, plain = dp_adam_bc(**common, expected_batch_size=4), dp_adam(**common)
     assert recipe.planned_event() == plain.planned_event()
-    honest = recipe.measurement(3)
-    assert honest == plain.measurement(3)
-    assert isinstance(honest, Measurement)
-    broken = Measurement(honest.sampler, honest.terms, half_gaussian(1.0))
-    with pytest.raises(AssertionError):
-        check_indistinguishable(broken, *neighbouring("full_batch"), "add-remove", delta=0.05)
+    assert recipe.measurement(3) == plain.measurement(3)
 
 
 def test_a_wrong_batch_size_changes_steps_and_not_what_is_charged() -> None:
