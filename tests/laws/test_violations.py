@@ -236,7 +236,7 @@ class CutAgain:
 
 
 def test_a_cut_by_position_is_found_from_outside() -> None:
-    """Three parts of two rows. Without the first row each part gets one row for another, and its sum moves by twice the bound."""
+    """Three parts of two rows. Without the first row each part gets another row for one of its own: two bounds apart, twice."""
     honest = SAMPLES["sagd-minibatch"](9, 1.0).measurement(0)
     assert isinstance(honest, Measurement)
     rows = np.array([[9.0], [9.0], [-9.0], [-9.0], [9.0], [9.0]])

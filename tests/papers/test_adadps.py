@@ -5,6 +5,7 @@ References know nothing of privopt but the order in which its generator is asked
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,14 @@ from privopt.measure.clips import l2
 from privopt.measure.measurement import Measurement
 from privopt.measure.mechanisms import gaussian
 from privopt.measure.queries import preconditioned_gradient
-from privopt.measure.randomness import generator
+from privopt.measure.randomness import Rng, generator
 from privopt.measure.samplers import disjoint_batches, full_batch, poisson
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import PerExampleVectors, Vector
 from privopt.perexample.linear import LinearOracle
 from privopt.perexample.losses import Logistic
 from privopt.perexample.public import PublicRows, public_batches
-from privopt.postprocess.side_information import tf_idf
+from privopt.postprocess.side_information import SideInformation, State, tf_idf
 from privopt.privacy.budget import Budget
 from privopt.privacy.events import GaussianDpEvent, NonPrivateDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from privopt.privacy.ledger import Ledger
@@ -71,22 +72,29 @@ def hidden(vectors: list[Vector], clip: float, noise: Vector, expected: float) -
     return (total + noise) / expected
 
 
-def descend(step: Callable[[Vector, int, Vector, Callable[[Callable[[Vector], Vector]], Vector]], Vector]) -> Vector:
-    """Rounds on Poisson batches; `step` is given θ, the round, ĝ and a way to ask for g̃ of vectors it shapes."""
-    theta, rng, sampler = np.zeros(4), generator(5), poisson(0.2)
+class Ask:
+    """The examples, asked at θ: a Poisson batch each time."""
+
+    def __init__(self, theta: Vector, rng: Rng) -> None:
+        self._theta, self._rng = theta, rng
+
+    def batch(self) -> list[Vector]:
+        rows = poisson(0.2).draw(60, 0, self._rng)
+        assert rows is not None
+        return [gradient(X[row], Y[row], self._theta) for row in rows]
+
+    def __call__(self, shape: Callable[[Vector], Vector] = lambda g: g) -> Vector:
+        """g̃ of vectors that are shaped first."""
+        batch = self.batch()
+        return hidden([shape(g) for g in batch], CLIP, NOISE * CLIP * self._rng.standard_normal(4), 12.0)
+
+
+def descend(step: Callable[[Vector, int, Vector, Ask], Vector], start: Vector = np.zeros(4)) -> Vector:  # noqa: B008
+    """Rounds on Poisson batches; `step` is given θ, the round, ĝ and a way to ask for g̃."""
+    theta, rng = start, generator(5)
     for round_ in range(ROUNDS):
-
-        def ask(shape: Callable[[Vector], Vector], theta: Vector = theta, round_: int = round_) -> Vector:
-            rows = sampler.draw(60, round_, rng)
-            assert rows is not None
-            noise = NOISE * CLIP * rng.standard_normal(4)
-            return hidden([shape(gradient(X[row], Y[row], theta)) for row in rows], CLIP, noise, 12.0)
-
-        theta = theta + step(theta, round_, public_gradient(theta, round_), ask)
+        theta = theta + step(theta, round_, public_gradient(theta, round_), Ask(theta, rng))
     return theta
-
-
-Ask = Callable[[Callable[[Vector], Vector]], Vector]
 
 
 class Reference:
@@ -115,17 +123,22 @@ class Reference:
 
     def dp_r_pub(self, theta: Vector, round_: int, public: Vector, ask: Ask) -> Vector:
         self.v = 0.9 * self.v + 0.1 * public**2
-        return -RATE * ask(lambda g: g) / (np.sqrt(self.v) + 1e-3)
+        return -RATE * ask() / (np.sqrt(self.v) + 1e-3)
 
     def dp_adam_pub(self, theta: Vector, round_: int, public: Vector, ask: Ask) -> Vector:
         t = round_ + 1
-        self.m = 0.8 * self.m + 0.2 * (0.7 * ask(lambda g: g) + 0.3 * public)
+        self.m = 0.8 * self.m + 0.2 * (0.7 * ask() + 0.3 * public)
         self.v = 0.95 * self.v + 0.05 * public**2
         return -RATE * (self.m / (1 - 0.8**t)) / (np.sqrt(self.v / (1 - 0.95**t)) + 1e-3)
 
     def pda_dpmd(self, theta: Vector, round_: int, public: Vector, ask: Ask) -> Vector:
         alpha = math.cos(math.pi * round_ / (2 * ROUNDS))
-        return -RATE * (alpha * ask(lambda g: g) + (1 - alpha) * public)
+        return -RATE * (alpha * ask() + (1 - alpha) * public)
+
+    def ideal(self, theta: Vector, round_: int, public: Vector, ask: Ask) -> Vector:
+        self.v = 0.9 * self.v + 0.1 * (sum(ask.batch(), np.zeros(4)) / 12.0) ** 2
+        a = np.sqrt(self.v) + 1e-3
+        return -RATE * ask(lambda g: g / a)
 
 
 COMMON: dict[str, Any] = {"rounds": ROUNDS, "noise_multiplier": NOISE, "clip_bound": CLIP, "learning_rate": RATE}
@@ -142,9 +155,13 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
 }
 
 
-@pytest.mark.parametrize("name", RECIPES)
+WITHOUT_PRIVACY: dict[str, Callable[[], Recipe]] = {"ideal": lambda: ideal(**SAMPLED, stability=1e-3, without_privacy=True)}
+
+
+@pytest.mark.parametrize("name", RECIPES | WITHOUT_PRIVACY)
 def test_with_noise_and_clipping_a_recipe_is_the_paper_s_algorithm(name: str) -> None:
-    parameters = run(RECIPES[name](), oracle(), np.zeros(4), rng=generator(5)).parameters
+    recipe = (RECIPES | WITHOUT_PRIVACY)[name]()
+    parameters = run(recipe, oracle(), np.zeros(4), rng=generator(5)).parameters
     np.testing.assert_allclose(parameters, descend(getattr(Reference(), name)), rtol=1e-8)
 
 
@@ -163,26 +180,54 @@ def test_a_warm_start_is_rmsprop_on_public_rows_and_then_dp_sgd_from_there() -> 
         public = public_gradient(theta, round_)
         v = 0.9 * v + 0.1 * public**2
         theta = theta - 0.03 * public / (np.sqrt(v) + 1e-3)
-    expected = run(dp_sgd(**SAMPLED), oracle(), theta, rng=generator(5))
+    theta = descend(lambda theta, round_, public, ask: -RATE * ask(), theta)
     result = run(recipe, oracle(), np.zeros(4), rng=generator(5))
-    np.testing.assert_allclose(result.parameters, expected.parameters, rtol=1e-9)
-    assert result.event == expected.event
+    np.testing.assert_allclose(result.parameters, theta, rtol=1e-8)
+    assert result.event == dp_sgd(**SAMPLED).planned_event()
     assert result.rounds == 2 * PUBLIC.epoch + ROUNDS
 
 
 # ---------------------------------------------------------------- limits
 
 
-def rms(decay: float, stability: float) -> Callable[[Vector, Vector], tuple[Vector, Vector]]:
-    def step(v: Vector, g: Vector) -> tuple[Vector, Vector]:
-        v = decay * v + (1 - decay) * g**2
-        return v, g / (np.sqrt(v) + stability)
+Step = Callable[[Vector], Vector]  # g → the direction of a step
+
+
+def rmsprop() -> Step:
+    v = np.zeros(4)
+
+    def step(g: Vector) -> Vector:
+        nonlocal v
+        v = 0.9 * v + 0.1 * g**2
+        return g / (np.sqrt(v) + 1e-3)
 
     return step
 
 
-def summed(v: Vector, g: Vector) -> tuple[Vector, Vector]:
-    return v + g**2, g / (np.sqrt(v + g**2) + 1e-3)
+def adagrad() -> Step:
+    v = np.zeros(4)
+
+    def step(g: Vector) -> Vector:
+        nonlocal v
+        v = v + g**2
+        return g / (np.sqrt(v) + 1e-3)
+
+    return step
+
+
+def adam() -> Step:
+    m, v, t = np.zeros(4), np.zeros(4), 0
+
+    def step(g: Vector) -> Vector:
+        nonlocal m, v, t
+        m, v, t = 0.8 * m + 0.2 * g, 0.95 * v + 0.05 * g**2, t + 1
+        return m / (1 - 0.8**t) / (np.sqrt(v / (1 - 0.95**t)) + 1e-3)
+
+    return step
+
+
+def descent() -> Step:
+    return lambda g: g
 
 
 def mean(theta: Vector) -> Vector:
@@ -191,40 +236,56 @@ def mean(theta: Vector) -> Vector:
 
 EVERYTHING = PublicRows(Design(X, FRAME), Y, Logistic(), len(X))  # as if all rows were public: ĝ is the gradient itself
 QUIET: dict[str, Any] = {**COMMON, "noise_multiplier": 0.0, "clip_bound": 1e9}
-LIMITS: dict[str, tuple[Recipe, Callable[[Vector, Vector], tuple[Vector, Vector]]]] = {
-    "adadps is RMSProp": (adadps(**QUIET, public=EVERYTHING, stability=1e-3), rms(0.9, 1e-3)),
-    "adadps is AdaGrad": (adadps(**QUIET, public=EVERYTHING, stability=1e-3, rule="adagrad"), summed),
-    "dp_r_pub is RMSProp": (dp_r_pub(**QUIET, public=EVERYTHING, stability=1e-3), rms(0.9, 1e-3)),
-    "ideal is RMSProp": (ideal(**QUIET, stability=1e-3, without_privacy=True), rms(0.9, 1e-3)),
+KNOWING: dict[str, Any] = {**QUIET, "public": EVERYTHING}
+MOMENTS: dict[str, Any] = {"first_decay": 0.8, "second_decay": 0.95, "stability": 1e-3}
+LIMITS: dict[str, tuple[Recipe, Callable[[], Step]]] = {
+    "adadps is RMSProp": (adadps(**KNOWING, stability=1e-3), rmsprop),
+    "adadps is AdaGrad": (adadps(**KNOWING, stability=1e-3, rule="adagrad"), adagrad),
+    "dp_r_pub is RMSProp": (dp_r_pub(**KNOWING, stability=1e-3), rmsprop),
+    "dp_adam_pub is Adam": (dp_adam_pub(**KNOWING, **MOMENTS, weight=0.7), adam),
+    "ideal is RMSProp": (ideal(**QUIET, stability=1e-3, without_privacy=True), rmsprop),
     "adas is RMSProp": (
         adas(rounds=ROUNDS, learning_rate=RATE, public=EVERYTHING, stability=1e-3, without_privacy=True),
-        rms(0.9, 1e-3),
+        rmsprop,
     ),
-    "pda_dpmd is gradient descent": (pda_dpmd(**QUIET, public=EVERYTHING), lambda v, g: (v, g)),
+    "pda_dpmd is gradient descent": (pda_dpmd(**KNOWING), descent),
 }
 
 
 @pytest.mark.parametrize("name", LIMITS)
 def test_without_noise_or_clipping_and_with_perfect_knowledge_a_recipe_is_its_non_private_counterpart(name: str) -> None:
-    recipe, step = LIMITS[name]
-    theta, v = np.zeros(4), np.zeros(4)
+    recipe, counterpart = LIMITS[name]
+    theta, step = np.zeros(4), counterpart()
     for _ in range(ROUNDS):
-        v, direction = step(v, mean(theta))
-        theta = theta - RATE * direction
+        theta = theta - RATE * step(mean(theta))
     np.testing.assert_allclose(run(recipe, oracle(), np.zeros(4)).parameters, theta, rtol=1e-8)
 
 
-def test_without_noise_and_with_perfect_knowledge_adadps_is_the_rmsprop_and_adagrad_of_torch() -> None:
+def test_without_noise_or_clipping_a_warm_start_is_rmsprop_and_then_gradient_descent() -> None:
+    recipe = warm_start(**KNOWING, public_epochs=3, public_learning_rate=0.03, decay=0.9, stability=1e-3)
+    theta, step = np.zeros(4), rmsprop()
+    for _ in range(3):
+        theta = theta - 0.03 * step(mean(theta))
+    for _ in range(ROUNDS):
+        theta = theta - RATE * mean(theta)
+    np.testing.assert_allclose(run(recipe, oracle(), np.zeros(4)).parameters, theta, rtol=1e-8)
+
+
+def test_without_noise_and_with_perfect_knowledge_recipes_are_the_optimizers_of_torch() -> None:
     torch = pytest.importorskip("torch")
-    for rule, kind, settings in (("rmsprop", torch.optim.RMSprop, {"alpha": 0.9}), ("adagrad", torch.optim.Adagrad, {})):
+    optim = torch.optim
+    for name, kind, settings in (
+        ("adadps is RMSProp", optim.RMSprop, {"alpha": 0.9}),
+        ("adadps is AdaGrad", optim.Adagrad, {}),
+        ("dp_adam_pub is Adam", optim.Adam, {"betas": (0.8, 0.95)}),
+    ):
         theta = torch.zeros(4, dtype=torch.float64, requires_grad=True)
         steps, rows, targets = kind([theta], lr=RATE, eps=1e-3, **settings), torch.as_tensor(X), torch.as_tensor(Y)
         for _ in range(ROUNDS):
             steps.zero_grad()
             torch.nn.functional.binary_cross_entropy_with_logits(rows @ theta, targets).backward()
             steps.step()
-        recipe = adadps(**QUIET, public=EVERYTHING, stability=1e-3, rule=rule)  # type: ignore[arg-type]
-        np.testing.assert_allclose(run(recipe, oracle(), np.zeros(4)).parameters, theta.detach().numpy(), rtol=1e-8)
+        np.testing.assert_allclose(run(LIMITS[name][0], oracle(), np.zeros(4)).parameters, theta.detach().numpy(), rtol=1e-8)
 
 
 def test_with_a_scale_of_ones_adadps_is_dp_sgd() -> None:
@@ -306,12 +367,29 @@ def test_clipping_before_dividing_would_be_caught() -> None:
         check_bounded(divided(0.01), query(oracle(), None, at), others)
 
 
-def test_side_information_never_meets_the_examples() -> None:
-    """A and M after a run are the same whatever the private rows are, as long as the iterates are."""
-    recipe = adadps(**BESIDE, rule="adam")
-    one = recipe.side.at(np.ones(4), recipe.side.start(np.ones(4)), 3)
-    assert set(vars(recipe.side)) == {"gradient", "first_decay", "decay", "stability"}
-    np.testing.assert_array_equal(one[0].scale, recipe.side.at(np.ones(4), recipe.side.start(np.zeros(4)), 3)[0].scale)
+class Watched:
+    """Side information that keeps what it told, and where."""
+
+    def __init__(self, side: SideInformation) -> None:
+        self._side, self.told = side, list[tuple[Vector, Known]]()
+        self.start, self.observe = side.start, side.observe
+
+    def at(self, parameters: Vector, state: State, round_: int) -> tuple[Known, State]:
+        known, state = self._side.at(parameters, state, round_)
+        self.told.append((parameters.copy(), known))
+        return known, state
+
+
+@pytest.mark.parametrize("rule", ["rmsprop", "adagrad", "adam"])
+def test_what_was_known_in_a_run_public_rows_alone_give_at_its_iterates(rule: Any) -> None:
+    recipe = adadps(**BESIDE, rule=rule)
+    watched = Watched(recipe.side)
+    run(replace(recipe, side=watched), oracle(), np.zeros(4), rng=generator(5))
+    state = recipe.side.start(np.zeros(4))
+    for round_, (theta, (_, scale, momentum)) in enumerate(watched.told):  # answers are not observed
+        (_, same, same_momentum), state = recipe.side.at(theta, state, round_)
+        np.testing.assert_array_equal(scale, same)
+        np.testing.assert_array_equal(momentum, same_momentum)
 
 
 # ---------------------------------------------------------------- refused, and killed
@@ -383,7 +461,7 @@ class Interrupted(Exception):
 RESUMED: dict[str, Callable[[], Recipe]] = {
     **RECIPES,
     "warm_start": lambda: warm_start(**SAMPLED, public=PUBLIC, public_epochs=2),
-    "ideal": lambda: ideal(**SAMPLED, without_privacy=True),
+    **WITHOUT_PRIVACY,
 }
 
 

@@ -176,6 +176,14 @@ def test_rrpsgd_is_algorithm_2(noise: float, sampler: Any) -> None:
     np.testing.assert_allclose(result.parameters, expected, rtol=1e-8)
 
 
+def test_without_noise_or_clipping_rrpsgd_is_gradient_descent_for_r_rounds() -> None:
+    recipe = rrpsgd(max_rounds=40, noise_multiplier=0.0, clip_bound=1e9, learning_rate=0.5)
+    results = [run(recipe, oracle(), np.zeros(4), rng=generator(seed)) for seed in range(5)]
+    for result in results:
+        np.testing.assert_allclose(result.parameters, algorithm_1(result.rounds, 0.5, 0.0), rtol=1e-8)
+    assert len({result.rounds for result in results}) == 5
+
+
 def test_rrpsgd_with_decreasing_steps_draws_r_by_theorem_5() -> None:
     eta = inverse_sqrt(3.0)
     recipe = rrpsgd(max_rounds=40, noise_multiplier=1.3, clip_bound=0.4, learning_rate=eta, smoothness=0.25)
