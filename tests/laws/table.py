@@ -16,6 +16,16 @@ from privopt.perexample.losses import Huber, Logistic, Loss, Multinomial, Square
 from privopt.postprocess.estimates import Estimate, newest_answer, recursive_momentum
 from privopt.postprocess.regularizers import Regularizer, nonconvex, ridge
 from privopt.postprocess.release import ReleaseRule, average, last, random_round, uniform_iterate
+from privopt.postprocess.side_information import (
+    SideInformation,
+    delayed_preconditioner,
+    fixed_scale,
+    nothing,
+    public_gradient,
+    public_moments,
+    public_rms,
+    public_sum,
+)
 from privopt.postprocess.updates import (
     UpdateRule,
     adam,
@@ -90,6 +100,16 @@ class Public:
     def __call__(self, parameters: Vector, round_: int) -> Vector:
         return 0 * parameters + self._size
 
+
+SIDES: dict[str, SideInformation] = {  # of three parameters
+    "nothing": nothing(),
+    "fixed_scale": fixed_scale(np.array([1.0, 0.1, 3.0])),
+    "public_gradient": public_gradient(Public(1.0)),
+    "public_rms": public_rms(Public(1.0)),
+    "public_sum": public_sum(Public(1.0)),
+    "public_moments": public_moments(Public(1.0)),
+    "delayed_preconditioner": delayed_preconditioner(2),
+}
 
 DESCENT = ["dp-adam", "dp-rmsprop", "dp-sgd", "dp-gd"]  # they share their arguments and differ in the update alone
 METHODS_THAT_SAMPLE = [name for name in DESCENT if "sampling" in signature(METHODS[name].recipe).parameters]

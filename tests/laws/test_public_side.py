@@ -1,6 +1,7 @@
-"""What every update rule, release rule, regulariser and loss has to keep to, so that one loop can run and resume them all."""
+"""What every rule of the public side and all side information keep to, so that one loop can run and resume them all."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +12,16 @@ from privopt.measure.randomness import generator
 from privopt.perexample.grads import Vector
 from privopt.postprocess.updates import adam, rmsprop
 from privopt.trajectory import Known
-from tests.laws.table import ESTIMATES, REGULARIZERS, RELEASES, UPDATES
+from tests.laws.table import ESTIMATES, REGULARIZERS, RELEASES, SIDES, UPDATES
 
 ITERATES = np.cumsum(np.random.default_rng(4).standard_normal((9, 3)), axis=0)
 START = np.array([1.0, -2.0, 3.0])
 KNOWN = Known(gradient=0 * START)  # for the rules that ask for a public gradient
+
+
+def copied(memory: dict[str, Any]) -> dict[str, Any]:
+    """A memory as it is after it was saved."""
+    return {key: np.array(value) for key, value in memory.items()}
 
 
 @pytest.mark.parametrize("name", UPDATES)
@@ -33,7 +39,7 @@ def test_a_rule_answers_alike_when_its_memory_was_saved_in_between(name: str) ->
     memory = saved = rule.start(START)
     for round_, direction in enumerate(ITERATES):
         step, memory = rule.step(direction, memory, round_, KNOWN)
-        again, saved = rule.step(direction, {key: np.array(value) for key, value in saved.items()}, round_, KNOWN)
+        again, saved = rule.step(direction, copied(saved), round_, KNOWN)
         np.testing.assert_array_equal(step.displacement, again.displacement)
 
 
@@ -41,7 +47,7 @@ def test_a_rule_answers_alike_when_its_memory_was_saved_in_between(name: str) ->
 def test_a_rule_changes_neither_the_direction_nor_the_memory_that_it_is_given(name: str) -> None:
     rule, direction = UPDATES[name], START.copy()
     _, memory = rule.step(direction, rule.start(START), 0, KNOWN)
-    before = {key: np.array(value) for key, value in memory.items()}
+    before = copied(memory)
     rule.step(direction, memory, 1, KNOWN)
     np.testing.assert_array_equal(direction, START)
     for key in before:
@@ -75,9 +81,9 @@ def test_an_estimate_remembers_by_shape_answers_alike_when_saved_and_changes_not
     rule = ESTIMATES[name]
     memory, saved = rule.start(START), rule.start(10 * START)
     for round_, answer in enumerate(ITERATES):
-        before = {key: np.array(value) for key, value in memory.items()}
+        before = copied(memory)
         estimate, after = rule.of(answer, memory, round_)
-        again, saved = rule.of(answer.copy(), {key: np.array(value) for key, value in saved.items()}, round_)
+        again, saved = rule.of(answer.copy(), copied(saved), round_)
         np.testing.assert_array_equal(estimate, again)
         np.testing.assert_array_equal(answer, ITERATES[round_])
         for key in before:
@@ -88,6 +94,51 @@ def test_an_estimate_remembers_by_shape_answers_alike_when_saved_and_changes_not
 @pytest.mark.parametrize("name", ESTIMATES)
 def test_the_first_estimate_is_the_first_answer(name: str) -> None:
     np.testing.assert_array_equal(ESTIMATES[name].of(ITERATES[0], ESTIMATES[name].start(START), 0)[0], ITERATES[0])
+
+
+# ---------------------------------------------------------------- side information
+
+
+ANSWERS = ITERATES[::-1]
+
+
+@pytest.mark.parametrize("name", SIDES)
+def test_side_information_begins_with_a_memory_that_depends_on_the_shape_of_the_start_only(name: str) -> None:
+    one, other = SIDES[name].start(START), SIDES[name].start(10 * START)
+    assert one.keys() == other.keys()
+    for key in one:
+        np.testing.assert_array_equal(one[key], other[key])
+        assert np.shape(one[key]) == START.shape
+
+
+@pytest.mark.parametrize("name", SIDES)
+def test_side_information_is_the_same_when_its_memory_was_saved_in_between(name: str) -> None:
+    side = SIDES[name]
+    memory = saved = side.start(START)
+    for round_, (iterate, answer) in enumerate(zip(ITERATES, ANSWERS, strict=True)):
+        known, memory = side.at(iterate, memory, round_)
+        again, saved = side.at(iterate, copied(saved), round_)
+        for one, other in zip(known, again, strict=True):
+            np.testing.assert_array_equal(one, other)
+        memory, saved = side.observe(answer, memory, round_), side.observe(answer, copied(saved), round_)
+
+
+@pytest.mark.parametrize("name", SIDES)
+def test_side_information_leaves_the_iterate_the_answer_and_its_old_memory_as_they_were(name: str) -> None:
+    side = SIDES[name]
+    memory = side.start(START)
+    for round_ in range(len(ITERATES)):
+        iterate, answer, before = ITERATES[round_].copy(), ANSWERS[round_].copy(), copied(memory)
+        _, at_iterate = side.at(iterate, memory, round_)
+        kept = copied(at_iterate)
+        after = side.observe(answer, at_iterate, round_)
+        np.testing.assert_array_equal(iterate, ITERATES[round_])
+        np.testing.assert_array_equal(answer, ANSWERS[round_])
+        for key in before:
+            np.testing.assert_array_equal(memory[key], before[key])
+            np.testing.assert_array_equal(at_iterate[key], kept[key])
+            assert not np.shares_memory(after[key], iterate)  # which the loop moves in place
+        memory = after
 
 
 # ---------------------------------------------------------------- release rules

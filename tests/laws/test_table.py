@@ -15,6 +15,7 @@ import privopt.perexample.losses
 import privopt.postprocess.estimates
 import privopt.postprocess.regularizers
 import privopt.postprocess.release
+import privopt.postprocess.side_information
 import privopt.postprocess.updates
 import privopt.recipes
 from privopt.recipe import Recipe
@@ -24,6 +25,7 @@ from tests.laws import table
 NOT_A_SLOT = {
     "Term",
     "Step",
+    "Unmoved",  # is what most kinds of side information share
     "l2_moved",  # is an `l2` as soon as a round knows its iterates: tests/measure/test_queries.py
     "Relative",  # what mechanisms have in common
     "gaussian_pool",  # is divided among several sums: tests/measure/test_gaussian_pool.py
@@ -61,6 +63,7 @@ def implementations(module: ModuleType) -> set[str]:
         (privopt.postprocess.updates, table.UPDATES),
         (privopt.postprocess.release, table.RELEASES),
         (privopt.postprocess.regularizers, table.REGULARIZERS),
+        (privopt.postprocess.side_information, table.SIDES),
     ],
     ids=lambda value: value.__name__ if inspect.ismodule(value) else "",
 )
@@ -69,9 +72,10 @@ def test_every_implementation_of_a_slot_is_in_the_table(module: ModuleType, know
 
 
 def test_every_entry_of_the_table_is_what_its_name_says() -> None:
-    for entries in (table.QUERIES, table.ESTIMATES, table.UPDATES, table.RELEASES, table.REGULARIZERS, table.LOSSES):
-        for name, made in entries.items():
-            assert type(made).__name__ == name
+    made = (table.QUERIES, table.ESTIMATES, table.UPDATES, table.RELEASES, table.REGULARIZERS, table.SIDES, table.LOSSES)
+    for entries in made:
+        for name, entry in entries.items():
+            assert type(entry).__name__ == name
     for makers in (table.CLIPS, table.MECHANISMS):
         for name, maker in makers.items():
             assert type(maker(1.0)).__name__ == name

@@ -15,7 +15,7 @@ from privopt.measure.randomness import generator
 from privopt.measure.samplers import poisson
 from privopt.perexample.grads import Vector
 from privopt.postprocess.schedules import step_decay
-from privopt.postprocess.side_information.delayed import delayed_preconditioner
+from privopt.postprocess.side_information import delayed_preconditioner
 from privopt.privacy.events import GaussianDpEvent, SelfComposedDpEvent
 from privopt.recipes.dp2_rmsprop import dp2_rmsprop
 from privopt.trajectory import Known, Trajectory

@@ -71,17 +71,6 @@ def test_adam_s_momentum_is_a_running_mean() -> None:
     np.testing.assert_allclose(known.scale, np.sqrt(0.09 * G**2 + 0.1 * (2 * G) ** 2) + 0.25)
 
 
-@pytest.mark.parametrize(
-    "side", [public_rms(Growing()), public_sum(Growing()), public_moments(Growing())], ids=["rms", "sum", "moments"]
-)
-def test_a_memory_that_was_saved_in_between_gives_the_same(side: SideInformation) -> None:
-    state = saved = side.start(G)
-    for round_ in range(5):
-        one, state = side.at(G, state, round_)
-        other, saved = side.at(G, {name: np.array(value) for name, value in saved.items()}, round_)
-        np.testing.assert_array_equal(one.scale, other.scale)
-
-
 def test_a_fixed_scale_is_positive() -> None:
     np.testing.assert_array_equal(after(fixed_scale(np.array([1.0, 0.01])), 3).scale, [1.0, 0.01])
     with pytest.raises(CompositionError, match="not 0"):

@@ -4,6 +4,7 @@ It comes from public data, from common knowledge fixed before training, or from 
 examples themselves.
 """
 
+from privopt.postprocess.side_information.delayed import delayed_preconditioner
 from privopt.postprocess.side_information.fixed import fixed_scale
 from privopt.postprocess.side_information.public import (
     PublicGradient,
@@ -21,6 +22,7 @@ __all__ = [
     "PublicGradient",
     "SideInformation",
     "State",
+    "delayed_preconditioner",
     "fixed_scale",
     "least_seen",
     "nothing",
