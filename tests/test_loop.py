@@ -31,6 +31,7 @@ from privopt.recipe import Recipe
 from privopt.recipes import METHODS, dp_adam, dp_sgd
 from tests.laws.table import LIMIT, METHODS_THAT_SAMPLE, RELEASES, SAMPLERS, SAMPLES, Given
 from tests.processes import killed, one_fork_server, started, wait_for
+from tests.stopped import StopAt, Stopped
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((40, 3))
@@ -142,21 +143,14 @@ def test_a_plan_calibrated_for_what_is_left_runs_to_its_end() -> None:
 # ---------------------------------------------------------------- interrupted and gone on with
 
 
-class Interrupted(Exception):
-    """Somebody pressed a key."""
-
-
 def train(folder: Path, recipe: Recipe, *, budget: Budget | None = None, stop_after: int | None = None) -> Result:
     """As an application does it: one folder, one ledger, one checkpoint, which is removed at the end."""
-
-    def progress(done: int) -> None:
-        if done == stop_after:
-            raise Interrupted
-
     checkpoint = Checkpoint(folder / "checkpoint", "these data")
     with Ledger(budget, folder / "ledger") as ledger:
         name, rng = checkpoint.begin("the run", generator(7))
-        result = run(recipe, oracle(), START, spending=ledger.run(name), rng=rng, checkpoint=checkpoint, progress=progress)
+        result = run(
+            recipe, oracle(), START, spending=ledger.run(name), rng=rng, checkpoint=checkpoint, progress=StopAt(stop_after)
+        )
         checkpoint.remove()
     return result
 
@@ -185,7 +179,7 @@ def test_an_interrupted_run_goes_on_to_the_same_model_and_pays_once(
     whole = run(recipe, oracle(), START, rng=generator(7))
     for stop in (1, whole.rounds // 2, whole.rounds // 2 + 1):
         if 0 < stop < whole.rounds:
-            with pytest.raises(Interrupted):
+            with pytest.raises(Stopped):
                 train(tmp_path, recipe, stop_after=stop)
     result = train(tmp_path, recipe)
     np.testing.assert_array_equal(result.parameters, whole.parameters)
@@ -197,7 +191,7 @@ def test_an_interrupted_run_goes_on_to_the_same_model_and_pays_once(
 @pytest.mark.usefixtures("checkpoint_every_round")
 def test_a_ledger_that_was_lost_is_paid_again_for_what_the_checkpoint_holds(tmp_path: Path) -> None:
     recipe = dp_sgd(rounds=12, noise_multiplier=2.0, clip_bound=1.0, learning_rate=0.1)
-    with pytest.raises(Interrupted):
+    with pytest.raises(Stopped):
         train(tmp_path, recipe, stop_after=5)
     (tmp_path / "ledger").unlink()
     result = train(tmp_path, recipe)
@@ -224,7 +218,7 @@ def test_an_interrupted_run_of_every_method_goes_on_to_the_same_model_and_pays_o
     whole = run(recipe, oracle(), START, rng=generator(7))
     for stop in (1, 4, 9):
         if stop < whole.rounds:
-            with pytest.raises(Interrupted):
+            with pytest.raises(Stopped):
                 train(tmp_path, recipe, stop_after=stop)
     np.testing.assert_array_equal(train(tmp_path, recipe).parameters, whole.parameters)
     assert Ledger.read(tmp_path / "ledger").event == whole.event
@@ -241,7 +235,7 @@ def test_an_interrupted_run_under_a_tight_budget_goes_on_as_far_as_it_would_have
     budget = Budget(share * epsilon(recipe.planned_event(), 1e-5), 1e-5)
     whole = run(recipe, oracle(), START, spending=Ledger(budget).run(), rng=generator(7))
     assert whole.stopped_early == (share < 1)
-    with pytest.raises(Interrupted):
+    with pytest.raises(Stopped):
         train(tmp_path, recipe, budget=budget, stop_after=whole.rounds - 1)
     if lost:
         (tmp_path / "checkpoint" / "progress.npz").unlink()
@@ -258,7 +252,7 @@ def test_a_run_gone_on_with_by_a_new_process_visits_the_same_parts_of_the_data(t
     def recipe() -> Recipe:
         return adam_on_samples(rounds=12, sampling=disjoint_batches(3, key=0))
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(Stopped):
         train(tmp_path / "once", recipe(), stop_after=5)
     shutil.copytree(tmp_path / "once", tmp_path / "twice")
     one, other = (train(tmp_path / name, recipe()).parameters for name in ("once", "twice"))
@@ -267,7 +261,7 @@ def test_a_run_gone_on_with_by_a_new_process_visits_the_same_parts_of_the_data(t
 
 def test_a_run_that_lost_its_progress_is_repeated_from_the_beginning_at_no_cost(tmp_path: Path) -> None:
     recipe = adam_on_samples()
-    with pytest.raises(Interrupted):
+    with pytest.raises(Stopped):
         train(tmp_path, recipe, stop_after=30)
     (tmp_path / "checkpoint" / "progress.npz").unlink(missing_ok=True)
     result = train(tmp_path, recipe)
@@ -277,7 +271,7 @@ def test_a_run_that_lost_its_progress_is_repeated_from_the_beginning_at_no_cost(
 
 @pytest.mark.usefixtures("checkpoint_every_round")
 def test_going_on_with_another_recipe_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Interrupted):
+    with pytest.raises(Stopped):
         train(tmp_path, adam_on_samples(), stop_after=20)
     other = dp_adam(rounds=40, noise_multiplier=1.9, clip_bound=1.0, learning_rate=0.1, sampling=poisson(0.3))
     with pytest.raises(LedgerError, match=r"recorded as something else|planned"):

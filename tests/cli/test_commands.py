@@ -8,17 +8,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
-from privopt.cli import app
 from privopt.recipes import METHODS
+from tests.cli.typed import privopt
 from tests.runs.test_runs import SCHEMA, patients
-
-
-def privopt(*arguments: object, code: int = 0) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == code, (result.output, result.exception)
-    return " ".join(result.output.split())
 
 
 def test_train_show_and_predict(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.cli.test_commands import privopt
+from tests.cli.typed import privopt
 from tests.runs.test_runs import SCHEMA, patients
 
 pytest.importorskip("torch")

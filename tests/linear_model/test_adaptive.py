@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from typer.testing import CliRunner
 
-from privopt.cli import app
 from privopt.errors import InputError
 from privopt.linear_model import LogisticRegression
 from privopt.linear_model.problem import Settings
 from privopt.measure.samplers import disjoint_batches
 from privopt.privacy.events import LaplaceDpEvent, PureDpEvent, atoms
 from privopt.runs import train as runs
+from tests.cli.typed import privopt
 from tests.linear_model.test_estimators import beside, binary
 from tests.runs.test_runs import SCHEMA, order, patients
+from tests.stopped import StopAt, Stopped
 
 NAMES = ["dp-adam-bc", "dp2-rmsprop", "sagd-lap", "sagd-minibatch", "sagd-sparse"]
 PURE = [name for name in NAMES if name.startswith("sagd")]
@@ -131,36 +131,17 @@ def test_the_default_rule_of_dp2_keeps_steps_bounded_when_there_is_much_budget()
 # ---------------------------------------------------------------- files and the command line
 
 
-class _Interrupt(Exception):
-    pass
-
-
-class _Interrupter:
-    def start(self, rounds: int, spent: object) -> None:
-        pass
-
-    def advance(self, done: int) -> None:
-        if done == 21:
-            raise _Interrupt
-
-
 def test_a_resumed_run_cuts_the_rows_as_it_did(tmp_path: Path) -> None:
     """Another cut under the same noise would reveal both."""
     file = patients(tmp_path / "patients.csv")
     asked = order(file, seed=None, delta=0.0, settings=Settings(method="sagd-minibatch", rounds=40))
-    with pytest.raises(_Interrupt):
-        runs.start(asked, tmp_path / "run", _Interrupter())
+    with pytest.raises(Stopped):
+        runs.start(asked, tmp_path / "run", StopAt(21))
     models = []
     for name in ("one", "other"):
         shutil.copytree(tmp_path / "run", tmp_path / name)
         models.append(runs.resume(tmp_path / name).model())
     np.testing.assert_array_equal(models[0].slopes, models[1].slopes)
-
-
-def privopt(*arguments: object, code: int = 0) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == code, (result.output, result.exception)
-    return " ".join(result.output.split())
 
 
 @pytest.mark.parametrize("method", NAMES)

@@ -31,6 +31,7 @@ from privopt.recipe import Recipe, always
 from privopt.trajectory import Known, Trajectory
 from tests.laws.checks import FALSE_ALARM, check_laplace
 from tests.laws.table import Given, Public, Unreadable
+from tests.stopped import StopAt, Stopped
 
 BOUND, NOISE = 2.0, 0.8
 HERE = Trajectory(np.zeros(1), np.zeros(1), Known(gradient=np.zeros(1)))
@@ -320,21 +321,10 @@ def test_a_sparse_vector_that_round_0_did_not_pay_for_is_refused() -> None:
         sparse(noise=NOISE / 2).measure(Unreadable(), HERE, 1, generator(0), paid)
 
 
-class Interrupted(Exception):
-    pass
-
-
 def test_an_interrupted_run_keeps_its_hidden_threshold(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(privopt.loop, "DURABILITY", 1e9)  # saved in every round
     data, start = Given(np.array([[0.2, 0.1], [-0.3, 0.4], [0.1, -0.1]])), np.zeros(2)
     whole = run(recipe(), data, start, rng=generator(7))
-
-    def stop(after: int) -> Callable[[int], None]:
-        def told(done: int) -> None:
-            if done == after:
-                raise Interrupted
-
-        return told
 
     for after in (2, 5, 9, 99):
         checkpoint = Checkpoint(tmp_path / "checkpoint", "these data")
@@ -342,9 +332,9 @@ def test_an_interrupted_run_keeps_its_hidden_threshold(tmp_path: Any, monkeypatc
             name, rng = checkpoint.begin(ledger.run().name, generator(7))
             try:
                 result = run(
-                    recipe(), data, start, spending=ledger.run(name), rng=rng, checkpoint=checkpoint, progress=stop(after)
+                    recipe(), data, start, spending=ledger.run(name), rng=rng, checkpoint=checkpoint, progress=StopAt(after)
                 )
-            except Interrupted:
+            except Stopped:
                 continue
     np.testing.assert_array_equal(result.parameters, whole.parameters)
     assert Ledger.read(tmp_path / "ledger").event == recipe().planned_event()

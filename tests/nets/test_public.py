@@ -19,6 +19,7 @@ from privopt.perexample.torch import TorchOracle
 from privopt.privacy.events import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from privopt.privacy.ledger import Ledger
 from privopt.recipes import METHODS
+from tests.stopped import StopAt, Stopped
 
 _GENERATOR = torch.Generator().manual_seed(0)
 X, P = torch.randn(600, 4, generator=_GENERATOR), torch.randn(150, 4, generator=_GENERATOR)
@@ -66,22 +67,13 @@ def test_a_network_learns_and_states_the_public_examples(name: str) -> None:
         assert "NO GUARANTEE" in statement.text()
 
 
-class _Stop(Exception):
-    pass
-
-
 @pytest.mark.parametrize("name", ["adadps, adam", "dp-adam-pub", "warm-start", "ideal"])
 def test_a_stopped_run_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
     whole = fitted(name, ledger=Ledger(path=tmp_path / "whole"))
-
-    def stop(done: int) -> None:
-        if done in (13, 37):
-            raise _Stop
-
     with Ledger(path=tmp_path / "stopped") as ledger:
         for _ in range(2):
-            with pytest.raises(_Stop):
-                fitted(name, ledger=ledger, checkpoint=tmp_path / "state", progress=stop)
+            with pytest.raises(Stopped):
+                fitted(name, ledger=ledger, checkpoint=tmp_path / "state", progress=StopAt(13, 37))
         resumed = fitted(name, ledger=ledger, checkpoint=tmp_path / "state")
         assert ledger.event == whole.ledger.event
     for ours, theirs in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
@@ -89,11 +81,8 @@ def test_a_stopped_run_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
 
 
 def test_going_on_with_other_public_examples_is_refused(tmp_path: Path) -> None:
-    def stop(done: int) -> None:
-        raise _Stop
-
-    with pytest.raises(_Stop):
-        fitted("adadps", checkpoint=tmp_path / "state", progress=stop)
+    with pytest.raises(Stopped):
+        fitted("adadps", checkpoint=tmp_path / "state", progress=StopAt(1))
     with pytest.raises(InputError, match="not those that this run began with"):
         fitted("adadps", checkpoint=tmp_path / "state", public=(P + 1, Q))
 

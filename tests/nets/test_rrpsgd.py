@@ -12,6 +12,7 @@ from privopt.errors import InputError
 from privopt.nets import fit
 from privopt.postprocess.release import average, random_round
 from privopt.privacy.events import GaussianDpEvent, SelfComposedDpEvent
+from tests.stopped import StopAt, Stopped
 
 BUDGET = Budget(3.0, 1e-5)
 
@@ -43,20 +44,13 @@ def test_a_random_number_of_rounds_is_run_and_the_budget_is_spent_on_these(setti
 def test_a_run_that_was_stopped_goes_on_with_the_rounds_that_were_drawn(tmp_path: Path) -> None:
     whole = trained(rounds=40, seed=1, method="rrpsgd")
 
-    class Stopped(Exception):
-        pass
-
-    def stop(done: int) -> None:
-        if done == 2:
-            raise Stopped
-
     model, data = problem()
     settings: dict[str, Any] = {
         "budget": BUDGET, "batch_size": 400, "learning_rate": 0.5, "rounds": 40, "method": "rrpsgd", "seed": 1,
         "checkpoint": tmp_path / "checkpoint",
     }  # fmt: skip
     with pytest.raises(Stopped):
-        fit(model, nn.CrossEntropyLoss(), data, progress=stop, **settings)
+        fit(model, nn.CrossEntropyLoss(), data, progress=StopAt(2), **settings)
     model, data = problem()
     again = fit(model, nn.CrossEntropyLoss(), data, progress=False, **settings)
     assert again.rounds == whole.rounds

@@ -31,6 +31,7 @@ from privopt.privacy.events import PoissonSampledDpEvent, atoms
 from privopt.recipe import Recipe
 from privopt.recipes import dp_adam, dp_rmsprop, dp_sgd
 from privopt.trajectory import Trajectory
+from tests.stopped import StopAt, Stopped
 
 BUDGET = Budget(3.0, 1e-5)
 
@@ -283,22 +284,14 @@ def test_noise_is_drawn_in_a_forked_process_too() -> None:
 # ---------------------------------------------------------------- killed and resumed
 
 
-class _Stop(Exception):
-    pass
-
-
 def test_a_stopped_run_goes_on_bit_for_bit_and_pays_once(tmp_path: Path) -> None:
     x, y = data()
     settings: dict[str, Any] = {"budget": BUDGET, "rounds": 40, "batch_size": 60, "learning_rate": 0.01, "seed": 5}
     whole = fit(network(), nn.CrossEntropyLoss(), (x, y), **settings, ledger=Ledger(path=tmp_path / "whole.jsonl"))
 
-    def stop(done: int) -> None:
-        if done in (13, 27):
-            raise _Stop
-
     with Ledger(path=tmp_path / "stopped.jsonl") as ledger:
         for _ in range(2):
-            with pytest.raises(_Stop):
+            with pytest.raises(Stopped):
                 fit(
                     network(),
                     nn.CrossEntropyLoss(),
@@ -306,7 +299,7 @@ def test_a_stopped_run_goes_on_bit_for_bit_and_pays_once(tmp_path: Path) -> None
                     **settings,
                     ledger=ledger,
                     checkpoint=tmp_path / "state",
-                    progress=stop,
+                    progress=StopAt(13, 27),
                 )
         assert any((tmp_path / "state").iterdir())
         resumed = fit(network(), nn.CrossEntropyLoss(), (x, y), **settings, ledger=ledger, checkpoint=tmp_path / "state")
@@ -318,13 +311,9 @@ def test_a_stopped_run_goes_on_bit_for_bit_and_pays_once(tmp_path: Path) -> None
 
 def test_resuming_on_other_data_is_refused(tmp_path: Path) -> None:
     x, y = data()
-
-    def stop(done: int) -> None:
-        raise _Stop
-
     settings: dict[str, Any] = {"budget": BUDGET, "rounds": 40, "batch_size": 60, "checkpoint": tmp_path / "state"}
-    with pytest.raises(_Stop):
-        fit(network(), nn.CrossEntropyLoss(), (x, y), **settings, progress=stop)
+    with pytest.raises(Stopped):
+        fit(network(), nn.CrossEntropyLoss(), (x, y), **settings, progress=StopAt(1))
     with pytest.raises(InputError, match="not those that this run began with"):
         fit(network(), nn.CrossEntropyLoss(), (x + 1, y), **settings)
 

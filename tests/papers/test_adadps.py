@@ -35,6 +35,7 @@ from privopt.recipe import Recipe
 from privopt.recipes import adadps, adas, dp_adam_pub, dp_r_pub, dp_sgd, ideal, pda_dpmd, warm_start
 from privopt.trajectory import Known, Trajectory
 from tests.laws.checks import check_bounded
+from tests.stopped import StopAt, Stopped
 
 RNG = np.random.default_rng(8)
 X = RNG.standard_normal((60, 4)) * [1.0, 2.0, 0.5, 0.02]
@@ -454,10 +455,6 @@ def test_a_ledger_with_a_budget_refuses_a_method_without_privacy(name: str) -> N
     assert ledger.entries == ()
 
 
-class Interrupted(Exception):
-    pass
-
-
 RESUMED: dict[str, Callable[[], Recipe]] = {
     **RECIPES,
     "warm_start": lambda: warm_start(**SAMPLED, public=PUBLIC, public_epochs=2),
@@ -473,20 +470,16 @@ def test_an_interrupted_run_goes_on_to_the_same_model_bit_for_bit(
     whole = run(RESUMED[name](), oracle(), np.zeros(4), rng=generator(7))
 
     def go_on(stop: int | None) -> Vector:
-        def progress(done: int) -> None:
-            if done == stop:
-                raise Interrupted
-
         checkpoint = Checkpoint(tmp_path / "checkpoint", "")
         with Ledger(path=tmp_path / "ledger") as ledger:
             run_name, rng = checkpoint.begin(ledger.run().name, generator(7))
             spending = ledger.run(run_name)
             return run(
-                RESUMED[name](), oracle(), np.zeros(4), spending=spending, rng=rng, checkpoint=checkpoint, progress=progress
+                RESUMED[name](), oracle(), np.zeros(4), spending=spending, rng=rng, checkpoint=checkpoint, progress=StopAt(stop)
             ).parameters
 
     for stop in (2, 7, 19):
-        with pytest.raises(Interrupted):
+        with pytest.raises(Stopped):
             go_on(stop)
     np.testing.assert_array_equal(go_on(None), whole.parameters)
     assert Ledger.read(tmp_path / "ledger").event == whole.event

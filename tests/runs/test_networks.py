@@ -26,6 +26,7 @@ from privopt.runs.folder import RunFolder
 from privopt.runs.model import SavedModel
 from privopt.runs.order import Order
 from tests.runs.test_runs import SCRIPT, order, patients
+from tests.stopped import StopAt, Stopped
 
 pytest.importorskip("torch")
 SHORT = Settings(rounds=60)
@@ -139,24 +140,6 @@ def test_the_scores_of_a_saved_network_are_those_of_the_trained_one(tmp_path: Pa
 # ---------------------------------------------------------------- killed and resumed
 
 
-class _Interrupt(Exception):
-    pass
-
-
-class _At:
-    """An observer that stops a run."""
-
-    def __init__(self, *rounds: int) -> None:
-        self._rounds = rounds
-
-    def start(self, rounds: int, spent: object) -> None:
-        pass
-
-    def advance(self, done: int) -> None:
-        if done in self._rounds:
-            raise _Interrupt
-
-
 def same(one: SavedModel, other: SavedModel) -> None:
     for ours, theirs in zip(
         [*one.hidden, (one.slopes, one.intercepts)], [*other.hidden, (other.slopes, other.intercepts)], strict=True
@@ -170,11 +153,11 @@ def test_an_interrupted_run_goes_on_bit_for_bit_and_pays_once(tmp_path: Path, mo
     file = patients(tmp_path / "patients.csv", 2000)
     asked = order(file, schema=None, model="mlp:8", settings=SHORT)
     whole = runs.start(asked, tmp_path / "whole")
-    with pytest.raises(_Interrupt):
-        runs.start(asked, tmp_path / "run", _At(1))  # nothing but the generator was saved: the start is drawn again
+    with pytest.raises(Stopped):
+        runs.start(asked, tmp_path / "run", StopAt(1))  # nothing but the generator was saved: the start is drawn again
     assert not (tmp_path / "run" / "checkpoint" / "progress.npz").exists()
-    with pytest.raises(_Interrupt):
-        runs.resume(tmp_path / "run", _At(31))
+    with pytest.raises(Stopped):
+        runs.resume(tmp_path / "run", StopAt(31))
     assert (tmp_path / "run" / "checkpoint" / "progress.npz").exists()
     resumed = runs.resume(tmp_path / "run")
     same(resumed.model(), whole.model())

@@ -14,8 +14,9 @@ from privopt.linear_model.problem import Settings
 from privopt.runs import train as runs
 from privopt.runs.folder import RunFolder
 from privopt.runs.order import Order
-from tests.cli.test_commands import privopt as command
+from tests.cli.typed import privopt as command
 from tests.runs.test_runs import patients
+from tests.stopped import StopAt, Stopped
 
 
 def order(tmp_path: Path, **changed: Any) -> Order:
@@ -50,25 +51,10 @@ def test_an_order_comes_back_from_json(tmp_path: Path) -> None:
     assert Order.from_json(json.loads(json.dumps(asked.to_json()))) == asked
 
 
-class _Stop(Exception):
-    pass
-
-
-class _Stopping:
-    """Somebody who stops a run after a while."""
-
-    def start(self, rounds: int, spent: Any) -> None:
-        pass
-
-    def advance(self, done: int) -> None:
-        if done == 17:
-            raise _Stop
-
-
 def interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(privopt.loop, "DURABILITY", 1e9)  # a checkpoint after every round
-    with pytest.raises(_Stop):
-        runs.start(order(tmp_path), tmp_path / "run", _Stopping())
+    with pytest.raises(Stopped):
+        runs.start(order(tmp_path), tmp_path / "run", StopAt(17))
     return tmp_path / "run"
 
 

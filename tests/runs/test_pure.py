@@ -9,7 +9,7 @@ import pytest
 from privopt.datasets import Numeric, Schema
 from privopt.privacy.events import PureDpEvent
 from privopt.privacy.ledger import Ledger
-from tests.cli.test_commands import privopt
+from tests.cli.typed import privopt
 from tests.runs.test_runs import SCHEMA, patients
 
 ORDER = ("--epsilon", 1, "--delta", 0, "--method", "output-perturbation")

@@ -27,6 +27,7 @@ from privopt.runs import train as runs
 from privopt.runs.folder import RunFolder
 from privopt.runs.model import SavedModel
 from privopt.runs.order import Order
+from tests.stopped import StopAt, Stopped
 
 
 def patients(path: Path, size: int = 3000, seed: int = 0) -> Path:
@@ -219,22 +220,9 @@ def test_without_its_randomness_a_resumed_run_is_charged_afresh_and_stays_within
     assert bool(charged) == (after.epsilon() > before)  # nothing of the old run was taken as paid
 
 
-class _Interrupt(Exception):
-    pass
-
-
-class _Interrupter:
-    def start(self, rounds: int, spent: object) -> None:
-        pass
-
-    def advance(self, done: int) -> None:
-        if done == 50:
-            raise _Interrupt
-
-
 def _interrupted(tmp_path: Path, file: Path) -> Path:
-    with pytest.raises(_Interrupt):
-        runs.start(order(file), tmp_path / "run", _Interrupter())
+    with pytest.raises(Stopped):
+        runs.start(order(file), tmp_path / "run", StopAt(50))
     return tmp_path / "run"
 
 
