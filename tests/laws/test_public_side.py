@@ -1,6 +1,7 @@
 """What every rule of the public side and all side information keep to, so that one loop can run and resume them all."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -201,3 +202,19 @@ def test_a_regulariser_pulls_towards_zero_and_leaves_masked_parameters_alone(nam
     gradient = kind(0.3, np.array([1.0, 1.0, 0.0])).gradient(START)  # type: ignore[call-arg]
     assert (np.sign(gradient) == np.sign(START) * [1, 1, 0]).all()
     np.testing.assert_array_equal(REGULARIZERS[name].gradient(0 * START), 0 * START)
+
+
+VALUES: dict[str, Callable[[Vector], Vector]] = {  # of each parameter
+    "ridge": lambda w: 0.3 / 2 * w**2,
+    "nonconvex": lambda w: 0.3 * w**2 / (1 + w**2),
+}
+
+
+@pytest.mark.parametrize("name", REGULARIZERS)
+@pytest.mark.parametrize("mask", [1.0, np.array([1.0, 0.0, 2.0])], ids=["all", "masked"])
+def test_a_regulariser_s_gradient_is_the_derivative_of_its_value(name: str, mask: Any) -> None:
+    made, value = type(REGULARIZERS[name])(0.3, mask), VALUES[name]  # type: ignore[call-arg]
+    for here in ITERATES:
+        assert made.value(here) == pytest.approx(float((mask * value(here)).sum()))
+        slopes = mask * (value(here + 1e-6) - value(here - 1e-6)) / 2e-6
+        np.testing.assert_allclose(made.gradient(here), slopes, atol=1e-8)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset
 
 from privopt import Budget, Ledger, run
 from privopt.errors import InputError, LedgerError, PrivoptError, PrivoptWarning
@@ -318,12 +318,7 @@ def test_resuming_on_other_data_is_refused(tmp_path: Path) -> None:
         fit(network(), nn.CrossEntropyLoss(), (x + 1, y), **settings)
 
 
-# ---------------------------------------------------------------- refused
-
-
-class _Endless(IterableDataset[Any]):
-    def __iter__(self) -> Any:
-        return iter(())
+# ---------------------------------------------------------------- datasets
 
 
 class _Pairs(Dataset[Any]):
@@ -346,42 +341,7 @@ def test_datasets_work_like_tensors() -> None:
         torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: fit(nn.Linear(6, 2), nn.CrossEntropyLoss(), _Endless(), budget=BUDGET, epochs=1, batch_size=8), "no length"),
-        (lambda: fit(nn.Linear(6, 2), nn.CrossEntropyLoss(), data(), budget=BUDGET, batch_size=8), "epochs=… or rounds=…"),
-        (lambda: fit(nn.Linear(6, 2), nn.CrossEntropyLoss(), data(), budget=BUDGET, epochs=0, batch_size=8), "epochs is 0"),
-        (lambda: fit(nn.Linear(6, 2), nn.CrossEntropyLoss(), data(), budget=BUDGET, epochs=1, batch_size=0), "batch_size is 0"),
-        (lambda: fit(nn.Linear(6, 2), nn.CrossEntropyLoss(), data(), budget=Budget(1.0), epochs=1, batch_size=8), "delta is 0"),
-        (
-            lambda: fit(nn.Linear(6, 2), nn.CrossEntropyLoss(), data(), budget=BUDGET, epochs=1, batch_size=8, method="dp-sgd"),
-            "no default learning rate",
-        ),
-        (
-            lambda: fit(
-                nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)),
-                nn.CrossEntropyLoss(),
-                data(),
-                budget=BUDGET,
-                epochs=1,
-                batch_size=8,
-            ),
-            r"1 \(BatchNorm1d\) mixes examples.*GroupNorm",
-        ),
-        (
-            lambda: fit(nn.Linear(6, 2), nn.functional.cross_entropy, data(), budget=BUDGET, epochs=1, batch_size=8),
-            "one value for each example",
-        ),
-        (
-            lambda: fit(nn.Linear(6, 2), nn.CrossEntropyLoss(), (data()[0], data(5)[1]), budget=BUDGET, epochs=1, batch_size=8),
-            "targets",
-        ),
-    ],
-)
-def test_what_cannot_be_trained_is_refused_at_the_start_by_name(make: Callable[[], object], message: str) -> None:
-    with pytest.raises(PrivoptError, match=message):
-        make()
+# ---------------------------------------------------------------- refused
 
 
 def test_a_batch_that_is_not_used_is_noticed() -> None:

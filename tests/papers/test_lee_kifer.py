@@ -21,7 +21,7 @@ from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Materialized, Oracle, Rows, Vector
 from privopt.perexample.linear import LinearOracle
 from privopt.perexample.losses import Logistic, Squared
-from privopt.postprocess.regularizers import Regularizer, nonconvex, ridge
+from privopt.postprocess.regularizers import nonconvex, ridge
 from privopt.postprocess.updates import sgd
 from privopt.privacy.accountants import epsilon
 from privopt.privacy.events import GaussianDpEvent, PureDpEvent, compose
@@ -308,13 +308,6 @@ def test_a_regulariser_is_part_of_the_objective_that_is_compared(kind: type[ridg
     recipe = dp_agd(rounds=60, noise_multiplier=1.0, clip_bound=0.0, loss_bound=0.0, longest_step=0.5, regularizer=kind(0.5))
     end = run(recipe, oracle(), np.array([3.0, -1.0, 0.1, 0.0]), rng=generator(0)).parameters
     assert np.linalg.norm(end) < 0.05
-
-
-@pytest.mark.parametrize("made", [ridge(0.3), nonconvex(0.3), ridge(0.3, np.array([1.0, 0.0, 2.0]))], ids=str)
-def test_the_gradient_of_a_regulariser_is_the_derivative_of_its_value(made: Regularizer) -> None:
-    here = np.array([1.0, -2.0, 0.5])
-    slopes = [(made.value(here + unit) - made.value(here - unit)) / 2e-6 for unit in 1e-6 * np.eye(3)]
-    np.testing.assert_allclose(slopes, made.gradient(here), atol=1e-8)
 
 
 def test_sparse_rows_give_the_same_model() -> None:

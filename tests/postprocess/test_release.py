@@ -6,7 +6,6 @@ from scipy import stats
 
 from privopt.measure.randomness import generator
 from privopt.perexample.grads import Vector
-from privopt.postprocess.regularizers import nonconvex, ridge
 from privopt.postprocess.release import ReleaseRule, average, last, random_round, uniform_iterate
 from tests.laws.checks import FALSE_ALARM
 
@@ -50,14 +49,3 @@ def test_a_uniform_iterate_runs_all_rounds_and_a_random_round_runs_no_further_th
         assert uniform_iterate().rounds(everything, ROUNDS) == ROUNDS
         some = random_round().start(START, ROUNDS, generator(seed))
         assert random_round().rounds(some, ROUNDS) == some["chosen"]
-
-
-@pytest.mark.parametrize(
-    ("regularizer", "value"),
-    [(ridge(0.3), lambda w: 0.15 * w**2), (nonconvex(0.3), lambda w: 0.3 * w**2 / (1 + w**2))],
-    ids=["ridge", "nonconvex"],
-)
-def test_a_regulariser_s_gradient_is_that_of_its_value(regularizer: ridge | nonconvex, value: object) -> None:
-    points = np.linspace(-3, 3, 13)
-    slope = (value(points + 1e-6) - value(points - 1e-6)) / 2e-6  # type: ignore[operator]
-    np.testing.assert_allclose(regularizer.gradient(points), slope, atol=1e-8)
