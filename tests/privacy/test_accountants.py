@@ -1,6 +1,7 @@
 """What events cost: dp-accounting's traps (0.6), golden values, and closed forms.
 
-Golden numbers come from the table in algorithms/README.md, computed there with dp-accounting 0.6.0 alone.
+Golden numbers are those of dp-accounting 0.6.0 alone: `RdpAccountant`, and `PLDAccountant` on its default grid of 1e-4, unless a
+test says another.
 """
 
 import math
@@ -129,7 +130,7 @@ def test_randomized_response_ignores_its_count_in_dp_accounting_s_pld() -> None:
 
 
 def test_a_hundred_pure_releases_cost_a_hundred_releases() -> None:
-    """100 × ln 3 at δ = 1e-5 (algorithms/README.md)."""
+    """100 × ln 3 at δ = 1e-5, by dp-accounting's distribution of any ε₀-DP release (`from_privacy_parameters`), composed."""
     assert epsilon(SelfComposedDpEvent(PureDpEvent(math.log(3)), 100), 1e-5) == pytest.approx(90.79, abs=0.02)
 
 
@@ -154,7 +155,7 @@ def test_fixed_size_samples_under_add_remove_are_refused_and_the_error_names_rep
 
 
 def test_fixed_size_samples_cost_dp_accounting_s_price_at_half_the_noise() -> None:
-    """Two clipped vectors differ by 2C, so the noise relative to the change is z/2 (the table of algorithms/README.md)."""
+    """Two clipped vectors differ by 2C, so the noise relative to the change is z/2, which dp-accounting's RDP leaves to us."""
     raw = RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE)
     raw.compose(dp_accounting.SampledWithoutReplacementDpEvent(1000, 50, dp_accounting.GaussianDpEvent(1.0)), 30)
     event = SelfComposedDpEvent(SampledWithoutReplacementDpEvent(1000, 50, GaussianDpEvent(2.0)), 30)
@@ -168,7 +169,7 @@ def test_events_that_only_different_accountants_price_are_refused_together() -> 
 
 
 def test_a_coarse_grid_overstates_and_ours_does_not() -> None:
-    """0.340 at 1e-3, 0.1906 at 1e-4, 0.188 in truth (algorithms/README.md)."""
+    """`PLDAccountant` says 0.340 on a grid of 1e-3 and 0.1906 on one of 1e-4; 0.188 in truth."""
     event = sampled(MNIST, 8.0, STEPS)
     assert epsilon(event, 1e-5, grid=1e-3) == pytest.approx(0.340, abs=5e-4)
     assert epsilon(event, 1e-5, grid=1e-4) == pytest.approx(0.1906, abs=5e-5)
@@ -192,7 +193,7 @@ def test_a_much_finer_grid_than_ours_saves_less_than_half_a_percent(event: DpEve
 
 
 def test_rdp_overstates_tiny_samples_and_pld_does_not() -> None:
-    """q = 64/246092, z = 0.95: 0.79 by RDP and 0.475 by PLD's default grid (algorithms/README.md)."""
+    """q = 64/246092, z = 0.95: 0.79 by RDP and 0.475 by PLD's default grid."""
     event = sampled(64 / 246092, 0.95, 115355)
     assert epsilon(event, 1 / 246092, accountant="rdp") == pytest.approx(0.79, abs=5e-3)
     assert epsilon(event, 1 / 246092, grid=1e-4) == pytest.approx(0.475, abs=5e-4)
