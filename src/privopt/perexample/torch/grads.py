@@ -180,6 +180,7 @@ class TorchGrads:
         if shift is None:
             return factor.squared_norms(diagonal) if order == 2 else factor.absolute_norms(diagonal)
         if order == 1:
+            factor.absolute_norms(diagonal)  # what all but cancels is kept for the sum
             return self._formed_powers(factor, torch.arange(self.examples), diagonal, shift, order)
         own, constant = factor.squared_norms(diagonal), shift.square().sum()
         powers = own + 2 * factor.dots(shift if diagonal is None else shift * diagonal) + constant

@@ -9,7 +9,8 @@
 | `Total` | a sum of different kinds | a weight shared by, say, an embedding and a linear layer |
 
 A norm that is computed without forming the vector must not come out too small when terms cancel: then an example would be
-clipped too little. Where that could happen the vectors of those examples are formed (`CANCELLED`).
+clipped too little. Where that could happen the vectors of those examples are formed (`CANCELLED`), and where they all but vanish
+the weighted sum adds the formed vectors, too (`cancelled`).
 """
 
 from collections.abc import Sequence
@@ -95,15 +96,6 @@ class Norm(Protocol):
 def absolutes(rows: Tensor) -> Tensor:
     """‖rowᵢ‖₁ over all dimensions but the first."""
     return rows.flatten(1).abs().sum(1)
-
-
-def repaired(values: Tensor, possible: Tensor, factor: Factor, numbers: int, diagonal: Tensor | None) -> Tensor:
-    """Squared norms, formed again where terms cancelled."""
-    doubtful = values < CANCELLED * possible
-    if bool(doubtful.any()):
-        index = doubtful.nonzero().squeeze(1)
-        values = values.index_copy(0, index, in_blocks(factor.take(index), numbers, squares, diagonal))
-    return values
 
 
 def added(parts: Sequence[Tensor]) -> Tensor:

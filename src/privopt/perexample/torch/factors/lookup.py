@@ -31,6 +31,10 @@ class Lookup:
             self._merged = torch.div(pairs, self.shape[0], rounding_mode="floor"), pairs % self.shape[0], sums
         return self._merged
 
+    def _entries(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Merged once a norm was asked for: what the sum adds is then rounded like the norm."""
+        return self._merged or (self.owners, self.ids, self.values)
+
     def _by_example(self, numbers: Tensor, owners: Tensor) -> Tensor:
         return numbers.new_zeros(self.examples).index_add_(0, owners, numbers)
 
@@ -43,23 +47,26 @@ class Lookup:
         return self._by_example(absolutes(sums if diagonal is None else sums * diagonal[ids]), owners)
 
     def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
-        owners, ids, values = self._merged or (self.owners, self.ids, self.values)
+        owners, ids, values = self._entries()
         out.index_add_(0, ids, values * weights[owners].unsqueeze(1))
 
     def dots(self, vector: Tensor) -> Tensor:
-        return self._by_example(torch.linalg.vecdot(self.values, vector[self.ids]), self.owners)
+        owners, ids, values = self._entries()
+        return self._by_example(torch.linalg.vecdot(values, vector[ids]), owners)
 
     def dense(self) -> Tensor:
-        rows = self.values.new_zeros(self.examples * self.shape[0], self.shape[1])
-        rows.index_add_(0, self.owners * self.shape[0] + self.ids, self.values)
+        owners, ids, values = self._entries()
+        rows = values.new_zeros(self.examples * self.shape[0], self.shape[1])
+        rows.index_add_(0, owners * self.shape[0] + ids, values)
         return rows.view(self.examples, *self.shape)
 
     def take(self, index: Tensor) -> "Lookup":
-        place = torch.full((self.examples,), -1, device=self.owners.device)
-        place[index] = torch.arange(len(index), device=self.owners.device)
-        owners = place[self.owners]
+        owners, ids, values = self._entries()
+        place = torch.full((self.examples,), -1, device=owners.device)
+        place[index] = torch.arange(len(index), device=owners.device)
+        owners = place[owners]
         kept = owners >= 0
-        return Lookup(owners[kept], self.ids[kept], self.values[kept], len(index), self.shape)
+        return Lookup(owners[kept], ids[kept], values[kept], len(index), self.shape)
 
     def minus(self, other: Factor, weight: float) -> Factor:
         if not isinstance(other, Lookup):

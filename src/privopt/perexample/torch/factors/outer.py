@@ -13,8 +13,9 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor
 
+from privopt.perexample.torch.factors.cancelled import VANISHED, Cancelled, settled
 from privopt.perexample.torch.factors.dense import Dense
-from privopt.perexample.torch.factors.factor import BLOCK, Factor, absolutes, added, in_blocks, repaired, squares
+from privopt.perexample.torch.factors.factor import BLOCK, CANCELLED, Factor, absolutes, added, in_blocks, squares
 from privopt.perexample.torch.factors.total import Total
 from privopt.perexample.torch.room import Room
 
@@ -42,6 +43,10 @@ class Source(Protocol):
 
     def block(self, start: int, stop: int) -> Tensor:
         """These rows: (stop − start, time, width)."""
+        ...
+
+    def lengths(self) -> Tensor:
+        """(rows,): ‖a‖ over time and width, or more."""
         ...
 
     def take(self, index: Tensor) -> Self:
@@ -73,6 +78,9 @@ class Signal:
 
     def block(self, start: int, stop: int) -> Tensor:
         return self.values[start:stop]
+
+    def lengths(self) -> Tensor:
+        return torch.linalg.vector_norm(self.values, dim=(1, 2))
 
     def take(self, index: Tensor) -> "Signal":
         return Signal(self.values[index])
@@ -118,6 +126,7 @@ class Outer:
 
     def __init__(self, terms: Sequence[Term], shape: torch.Size, groups: int = 1) -> None:
         self.terms, self.shape, self.groups = tuple(terms), shape, groups
+        self.cancelled: Cancelled | None = None
         self._formed: Tensor | None = None
         self.room: Room | None = None
 
@@ -145,7 +154,7 @@ class Outer:
         return self.terms[0].source.shape[2], self.terms[0].gradients.shape[2]
 
     @property
-    def _numbers(self) -> int:
+    def numbers(self) -> int:
         p, q = self._sides
         return self.groups * p * q
 
@@ -154,7 +163,7 @@ class Outer:
 
     def _may_keep(self) -> bool:
         stored = sum(term.source.stored + term.gradients.numel() for term in self.terms)
-        return self.examples * self._numbers <= max(KEEP, SHARE * stored)
+        return self.examples * self.numbers <= max(KEEP, SHARE * stored)
 
     def _gram_is_cheaper(self) -> bool:
         p, q = self._sides
@@ -187,7 +196,7 @@ class Outer:
             self._formed = self._form(self.room)
         if self._formed is not None:
             return squares(self._formed * diagonal.reshape(1, -1, self._formed.shape[2]))
-        return in_blocks(self, self._numbers, squares, diagonal)
+        return self._without_vanishing(in_blocks(self, self.numbers, squares, diagonal), 2, diagonal)
 
     def _over_groups(self, rows: Tensor) -> Tensor:
         return rows if self.groups == 1 else rows.view(-1, self.groups).sum(1)
@@ -201,8 +210,8 @@ class Outer:
             torch.linalg.vecdot(inputs[k], inputs[m]) * torch.linalg.vecdot(outputs[k], outputs[m])
             for k, m in itertools.combinations(range(len(own)), 2)
         ]
-        possible = added([squared.sqrt() for squared in own]).square()
-        return repaired(added(own).add(added(crossed), alpha=2), possible, self, self._numbers, None)
+        values, possible = added(own).add(added(crossed), alpha=2), added([squared.sqrt() for squared in own]).square()
+        return settled(self, values, values < CANCELLED * possible, 2, None)
 
     def _gram_norms(self) -> Tensor:
         p = self._sides[0]
@@ -210,7 +219,7 @@ class Outer:
         step = max(self.groups, BLOCK // max(1, self._time * (self._time + p)) // self.groups * self.groups)
         blocks = [self._gram_block(start, min(start + step, self._rows)) for start in range(0, self._rows, step)]
         values, possible = (torch.cat(parts) for parts in zip(*blocks, strict=True))
-        return repaired(values, possible, self, self._numbers, None)
+        return settled(self, values, values < CANCELLED * possible, 2, None)
 
     def _gram_block(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         inputs = [term.source.block(start, stop) for term in self.terms]
@@ -264,18 +273,49 @@ class Outer:
                 else:
                     formed.baddbmm_(deltas, inputs)
             parts.append(squares(formed))
-        return self._over_groups(torch.cat(parts))
+        return self._without_vanishing(self._over_groups(torch.cat(parts)), 2, None)
+
+    def _without_vanishing(self, powers: Tensor, order: int, diagonal: Tensor | None) -> Tensor:
+        """Norms of formed gradients that are not kept: those that vanish among their terms are formed again, and kept."""
+        return settled(self, powers, powers < (VANISHED * self._largest(order, diagonal)).pow_(order), order, diagonal)
+
+    def _largest(self, order: int, diagonal: Tensor | None) -> Tensor:
+        """At least the `sizes`, for less: Σₜ ‖δₜ‖ ‖aₜ‖ is at most ‖δ‖ ‖a‖."""
+        p, q = self._sides
+        lengths = []
+        for term in self.terms:
+            deltas = term.gradients
+            if diagonal is not None:
+                rows = diagonal.reshape(self.groups, 1, q, p).abs().amax(3)
+                deltas = (deltas.view(-1, self.groups, *deltas.shape[1:]) * rows).flatten(0, 1)
+            lengths.append(term.source.lengths() * torch.linalg.vector_norm(deltas, dim=(1, 2)))
+        return self._over_groups(added(lengths)) * (p * q) ** (1 / order - 1 / 2)
+
+    def sizes(self, order: int, diagonal: Tensor | None) -> Tensor:
+        parts = []
+        for term in self.terms:
+            inputs, deltas = term.source.block(0, self._rows), term.gradients
+            if diagonal is None:
+                each = torch.linalg.vector_norm(inputs, order, 2) * torch.linalg.vector_norm(deltas, order, 2)
+            else:  # ‖(δ ⊗ a) ⊙ D‖² = (δ²)ᵀ D² (a²)
+                matrix = diagonal.reshape(self.groups, deltas.shape[2], -1).abs().pow(order)
+                through = (deltas.view(-1, self.groups, *deltas.shape[1:]).abs().pow(order) @ matrix).flatten(0, 1)
+                each = torch.linalg.vecdot(through, inputs.abs().pow(order)).pow(1 / order)
+            parts.append(self._over_groups(each.sum(1)))
+        return added(parts)
 
     def absolute_norms(self, diagonal: Tensor | None = None) -> Tensor:
         if self._once() and diagonal is None:
             term = self.terms[0]
             return self._over_groups(absolutes(term.source.block(0, self._rows)) * absolutes(term.gradients))
-        return in_blocks(self, self._numbers, absolutes, diagonal)
+        return self._without_vanishing(in_blocks(self, self.numbers, absolutes, diagonal), 1, diagonal)
 
     def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
         if self._formed is not None:
             out.view(-1).addmv_(self._formed.flatten(1).T, weights)
             return
+        if self.cancelled is not None:
+            weights = self.cancelled.add(weights, out)
         rows = weights if self.groups == 1 else weights.repeat_interleave(self.groups)
         for term in self.terms:
             weighted = term.gradients * rows.view(-1, 1, 1)
@@ -296,10 +336,12 @@ class Outer:
             inputs = term.source.block(0, self._rows)
             through = term.gradients @ matrix[0] if self.groups == 1 else torch.bmm(term.gradients, matrix)
             parts.append(self._over_groups(torch.linalg.vecdot(through.flatten(1), inputs.reshape(through.shape).flatten(1))))
-        return added(parts)
+        return added(parts) if self.cancelled is None else self.cancelled.put(added(parts), vector)
 
     def dense(self) -> Tensor:
         formed = self._form() if self._formed is None else self._formed.clone()  # room is only lent
+        if self.cancelled is not None and self._formed is None:
+            formed.flatten(1).index_copy_(0, self.cancelled.index, self.cancelled.rows)
         return formed.view(-1, *self.shape)
 
     def take(self, index: Tensor) -> "Outer":
@@ -309,6 +351,8 @@ class Outer:
         taken = Outer([Term(term.source.take(rows), term.gradients[rows]) for term in self.terms], self.shape, self.groups)
         if self._formed is not None:
             taken._formed = self._formed[index]
+        if self.cancelled is not None:
+            taken.cancelled = self.cancelled.take(index, self.examples)
         return taken
 
     def minus(self, other: Factor, weight: float) -> Factor:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from privopt.perexample.torch.factors.factor import Factor, absolutes, in_blocks, squares
+from privopt.perexample.torch.factors.cancelled import VANISHED, Cancelled, settled
+from privopt.perexample.torch.factors.factor import Factor, absolutes, added, in_blocks, squares
 
 
 class Total:
@@ -13,26 +14,42 @@ class Total:
 
     def __init__(self, parts: Sequence[Factor], scales: Sequence[float]) -> None:
         self.parts, self.scales = tuple(parts), tuple(scales)
+        self.cancelled: Cancelled | None = None
 
     @property
     def examples(self) -> int:
         return self.parts[0].examples
 
-    def _numbers(self) -> int:
+    @property
+    def numbers(self) -> int:
         return self.take(torch.arange(1)).dense().numel() if self.examples else 0
 
     def squared_norms(self, diagonal: Tensor | None = None) -> Tensor:
-        return in_blocks(self, self._numbers(), squares, diagonal)
+        sizes = self.sizes(2, diagonal)
+        powers = in_blocks(self, self.numbers, squares, diagonal)
+        return settled(self, powers, powers < (VANISHED * sizes).square_(), 2, diagonal)
 
     def absolute_norms(self, diagonal: Tensor | None = None) -> Tensor:
-        return in_blocks(self, self._numbers(), absolutes, diagonal)
+        sizes = self.sizes(1, diagonal)
+        powers = in_blocks(self, self.numbers, absolutes, diagonal)
+        return settled(self, powers, powers < VANISHED * sizes, 1, diagonal)
+
+    def sizes(self, order: int, diagonal: Tensor | None) -> Tensor:
+        if order == 2:
+            norms = [part.squared_norms(diagonal).sqrt() for part in self.parts]
+        else:
+            norms = [part.absolute_norms(diagonal) for part in self.parts]
+        return added([abs(scale) * norm for norm, scale in zip(norms, self.scales, strict=True)])
 
     def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
+        if self.cancelled is not None:
+            weights = self.cancelled.add(weights, out)
         for part, scale in zip(self.parts, self.scales, strict=True):
             part.add_weighted_sum(scale * weights, out)
 
     def dots(self, vector: Tensor) -> Tensor:
-        return torch.stack([scale * part.dots(vector) for part, scale in zip(self.parts, self.scales, strict=True)]).sum(0)
+        found = added([scale * part.dots(vector) for part, scale in zip(self.parts, self.scales, strict=True)])
+        return found if self.cancelled is None else self.cancelled.put(found, vector)
 
     def dense(self) -> Tensor:
         total = self.scales[0] * self.parts[0].dense()
@@ -41,7 +58,10 @@ class Total:
         return total
 
     def take(self, index: Tensor) -> "Total":
-        return Total([part.take(index) for part in self.parts], self.scales)
+        taken = Total([part.take(index) for part in self.parts], self.scales)
+        if self.cancelled is not None:
+            taken.cancelled = self.cancelled.take(index, self.examples)
+        return taken
 
     def minus(self, other: Factor, weight: float) -> Factor:
         if isinstance(other, Total) and self.scales == other.scales and len(self.parts) == len(other.parts):

@@ -85,6 +85,11 @@ class Patches:
             )
         ]
 
+    def lengths(self) -> Tensor:
+        """A number is in one patch at most for each place in the kernel."""
+        rows = self.images.reshape(len(self.images) * self.groups, -1)
+        return torch.linalg.vector_norm(rows, dim=1).mul_(prod(self.kernel) ** 0.5)
+
     def take(self, index: Tensor) -> "Patches":
         return replace(self, images=self.images[torch.div(index[:: self.groups], self.groups, rounding_mode="floor")])
 
