@@ -258,3 +258,18 @@ def test_terms_that_cancel_do_not_make_a_norm_too_small() -> None:
     wanted = one_at_a_time(model, inputs, targets).norm(dim=1)
     found = per_example_gradients(model, squared, inputs, targets).norms()
     torch.testing.assert_close(found.double(), wanted, rtol=2e-3, atol=0)  # the inputs themselves are rounded
+
+
+@pytest.mark.parametrize("scaled", [False, True], ids=["plain", "scaled"])
+@pytest.mark.parametrize("between", [(), (3,)], ids=["rows", "sequence"])
+@pytest.mark.parametrize("size", [1e10, 1e19])
+@pytest.mark.parametrize("turned", [False, True], ids=["large inputs", "large gradients"])
+def test_squares_that_underflow_do_not_make_a_norm_too_small(
+    turned: bool, size: float, between: tuple[int, ...], scaled: bool
+) -> None:
+    large, small = (2e-4 / size, size) if turned else (size, 2e-4 / size)
+    model = nn.Linear(20, 30, bias=False)
+    grads = per_example_gradients(model, lambda output: small * output.flatten(1).sum(1), torch.full((4, *between, 20), large))
+    found = (grads.scaled(torch.full((600,), 0.5)) if scaled else grads).norms()
+    true = 2e-4 * 600**0.5 * (0.5 if scaled else 1.0) * (3 if between else 1)
+    assert bool((found >= true * (1 - 1e-5) - 1e-6).all())

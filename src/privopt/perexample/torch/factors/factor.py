@@ -22,6 +22,7 @@ from torch import Tensor
 CANCELLED = 3e-3  # of what the squared norm could be without cancellation; below it rounding shows
 LONG = 1 << 16  # numbers that are squared and added in one go
 BLOCK = 1 << 20  # numbers of formed gradients at a time
+HUGE = {torch.float32: 1e30, torch.float64: 1e300}  # squared lengths: beside one, the other may have underflowed and still count
 
 
 class Factor(Protocol):
@@ -73,6 +74,17 @@ def squares(rows: Tensor) -> Tensor:
     return added(
         [torch.linalg.vector_norm(part, dim=1).square_() for part in torch.split(flat, LONG, 1)]
     )  # rounding grows with length
+
+
+def product(one: Tensor, other: Tensor) -> Tensor:
+    """‖δᵢ‖² ‖aᵢ‖², of squares. Infinite where one is huge: the other could be 0 only because its numbers' squares are."""
+    return (one * other).masked_fill_(one + other > HUGE[one.dtype], torch.inf)
+
+
+def scaled_product(gradients: Tensor, diagonal: Tensor, inputs: Tensor) -> Tensor:
+    """‖(δᵢ ⊗ aᵢ) ⊙ D‖² = (δ²)ᵀ D² (a²). No square of δ is let underflow, and a is not squared on its own."""
+    through = gradients.square().clamp_min_(torch.finfo(gradients.dtype).tiny) @ diagonal.square()
+    return squares(through.sqrt_().mul_(inputs))
 
 
 def in_blocks(factor: Factor, numbers: int, norm: "Norm", diagonal: Tensor | None) -> Tensor:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from privopt.perexample.torch.factors.dense import Dense
-from privopt.perexample.torch.factors.factor import Factor, absolutes, squares
+from privopt.perexample.torch.factors.factor import Factor, absolutes, product, scaled_product, squares
 from privopt.perexample.torch.factors.outer import Outer, accumulate
 
 
@@ -20,9 +20,8 @@ class Once:
 
     def squared_norms(self, diagonal: Tensor | None = None) -> Tensor:
         if diagonal is None:
-            return squares(self.inputs).mul_(self.gradients.squared_norms())
-        # ‖g ⊙ D‖² = (δ²)ᵀ D² (a²)
-        return torch.linalg.vecdot(self.gradients.values.square() @ diagonal.square(), self.inputs.square())
+            return product(squares(self.inputs), self.gradients.squared_norms())
+        return scaled_product(self.gradients.values, diagonal, self.inputs)
 
     def absolute_norms(self, diagonal: Tensor | None = None) -> Tensor:
         if diagonal is None:

@@ -15,7 +15,18 @@ from torch import Tensor
 
 from privopt.perexample.torch.factors.cancelled import VANISHED, Cancelled, settled
 from privopt.perexample.torch.factors.dense import Dense
-from privopt.perexample.torch.factors.factor import BLOCK, CANCELLED, Factor, absolutes, added, in_blocks, squares
+from privopt.perexample.torch.factors.factor import (
+    BLOCK,
+    CANCELLED,
+    HUGE,
+    Factor,
+    absolutes,
+    added,
+    in_blocks,
+    product,
+    scaled_product,
+    squares,
+)
 from privopt.perexample.torch.factors.total import Total
 from privopt.perexample.torch.room import Room
 
@@ -176,7 +187,7 @@ class Outer:
             return self._scaled_squared_norms(diagonal)
         if self._once():
             term = self.terms[0]
-            return self._over_groups(squares(term.source.block(0, self._rows)) * squares(term.gradients))
+            return self._over_groups(product(squares(term.source.block(0, self._rows)), squares(term.gradients)))
         if self._formed is None and self.groups == 1 and self._time == len(self.terms):
             return self._norms_of_moments()
         if self._formed is None and self._gram_is_cheaper():
@@ -188,10 +199,10 @@ class Outer:
         return self._norms_in_blocks()
 
     def _scaled_squared_norms(self, diagonal: Tensor) -> Tensor:
-        if self._once() and self.groups == 1:  # ‖g ⊙ D‖² = (δ²)ᵀ D² (a²)
+        if self._once() and self.groups == 1:
             term = self.terms[0]
             a, d = term.source.block(0, self._rows).squeeze(1), term.gradients.squeeze(1)
-            return torch.linalg.vecdot(d.square() @ diagonal.view(self.shape[0], -1).square(), a.square())
+            return scaled_product(d, diagonal.view(self.shape[0], -1), a)
         if self._formed is None and self._may_keep():
             self._formed = self._form(self.room)
         if self._formed is not None:
@@ -205,7 +216,7 @@ class Outer:
         """‖Σₖ δₖ aₖᵀ‖² = Σₖₘ ⟨aₖ, aₘ⟩ ⟨δₖ, δₘ⟩, of terms that last for one moment each: the two points of a difference."""
         inputs = [term.source.block(0, self._rows).squeeze(1) for term in self.terms]
         outputs = [term.gradients.squeeze(1) for term in self.terms]
-        own = [squares(a).mul_(squares(d)) for a, d in zip(inputs, outputs, strict=True)]
+        own = [product(squares(a), squares(d)) for a, d in zip(inputs, outputs, strict=True)]
         crossed = [
             torch.linalg.vecdot(inputs[k], inputs[m]) * torch.linalg.vecdot(outputs[k], outputs[m])
             for k, m in itertools.combinations(range(len(own)), 2)
@@ -228,7 +239,8 @@ class Outer:
         for k, (a, d) in enumerate(zip(inputs, outputs, strict=True)):
             gram_a, gram_d = torch.bmm(a, a.transpose(1, 2)), torch.bmm(d, d.transpose(1, 2))
             own_a, own_d = gram_a.diagonal(dim1=1, dim2=2), gram_d.diagonal(dim1=1, dim2=2)
-            values.append(torch.linalg.vecdot(gram_a.flatten(1), gram_d.flatten(1)))
+            huge = own_a.sum(1) + own_d.sum(1) > HUGE[a.dtype]
+            values.append(torch.linalg.vecdot(gram_a.flatten(1), gram_d.flatten(1)).masked_fill_(huge, torch.inf))
             sizes.append((own_a * own_d).clamp_min(0).sqrt().sum(1))
             for a2, d2 in zip(inputs[:k], outputs[:k], strict=True):
                 cross_a, cross_d = torch.bmm(a, a2.transpose(1, 2)), torch.bmm(d, d2.transpose(1, 2))
