@@ -56,6 +56,11 @@ def turned(batch_first: bool) -> Callable[[Tensor], Tensor]:
     return lambda tensor: tensor if batch_first else tensor.transpose(0, 1)
 
 
+def windows(work: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Each example is two sequences of three steps."""
+    return work(x.reshape(-1, 3, x.shape[2])).reshape(len(x), -1)
+
+
 def attention(*, weights: bool, cross: bool, **settings: Any) -> Uses:
     turn = turned(settings.get("batch_first", False))
 
@@ -98,6 +103,17 @@ class Scale(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.tanh(x @ self.matrix + self.offset)
+
+
+class Temperature(nn.Module):
+    """A parameter that is one number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.scale = nn.Linear(4, 3), nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) * self.scale.exp()
 
 
 class Vision(nn.Module):
@@ -212,6 +228,10 @@ MODELS: dict[str, tuple[Callable[..., nn.Module], Callable[[int], Any]]] = {
         lambda: Uses(lambda m, x: m[0](x.flatten(0, 1)).view(len(x), -1), nn.Conv2d(2, 3, 2)),
         lambda n: normal(n, 3, 2, 4, 4),
     ),
+    "transposed convolution of single pixels": (
+        lambda: nn.ConvTranspose1d(4, 3, 1, dilation=2, output_padding=1),
+        lambda n: normal(n, 4, 6),
+    ),
     "embedding": (lambda: nn.Sequential(nn.Embedding(9, 4, padding_idx=0), nn.Linear(4, 2)), lambda n: ids(n, 12)),
     "embedding, sparse": (lambda: nn.Embedding(9, 4, sparse=True), lambda n: ids(n, 2, 3)),
     **{
@@ -255,6 +275,23 @@ MODELS: dict[str, tuple[Callable[..., nn.Module], Callable[[int], Any]]] = {
         )
         for kind in (nn.LSTM, nn.GRU, nn.RNN)
     },
+    **{
+        f"{kind.__name__}, merged": (
+            lambda kind=kind: Uses(lambda m, x: windows(lambda z: m[0](z)[0], x), kind(4, 3, batch_first=True)),
+            lambda n: normal(n, 6, 4),
+        )
+        for kind in (nn.LSTM, nn.GRU, nn.RNN)
+    },
+    **{
+        f"{kind.__name__}, changed in place, batch_first={b}": (
+            lambda kind=kind, b=b: Uses(
+                lambda m, x: turned(b)(m[1](m[0](turned(b)(x))[0])), kind(4, 3, batch_first=b), nn.ReLU(inplace=True)
+            ),
+            lambda n: normal(n, 6, 4),
+        )
+        for kind in (nn.LSTM, nn.GRU, nn.RNN)
+        for b in TRUE_FALSE
+    },
     "cells": (Cells, lambda n: normal(n, 3, 4)),
     **{
         f"attention, weights={weights}, cross={cross}, {settings}": (
@@ -272,6 +309,31 @@ MODELS: dict[str, tuple[Callable[..., nn.Module], Callable[[int], Any]]] = {
         ),
         lambda n: normal(n, 7, 4),
     ),
+    "attention, windows": (
+        lambda: Uses(lambda m, x: windows(lambda z: m[0](z, z, z)[0], x), nn.MultiheadAttention(4, 2, batch_first=True)),
+        lambda n: normal(n, 6, 4),
+    ),
+    "attention, cross, windows": (
+        lambda: Uses(
+            lambda m, x: windows(lambda z: m[0](z, z[:, :2], 2 * z[:, :2])[0], x),
+            nn.MultiheadAttention(4, 2, add_bias_kv=True, batch_first=True),
+        ),
+        lambda n: normal(n, 6, 4),
+    ),
+    **{
+        f"attention, only its weights, {settings}": (
+            lambda settings=settings: Uses(
+                lambda m, x: m[0](x, 2 * x[..., :3], x[..., :3])[1] if settings else m[0](x, 2 * x, x)[1],
+                nn.MultiheadAttention(4, 2, batch_first=True, **settings),
+            ),
+            lambda n: normal(n, 7, 4),
+        )
+        for settings in ({}, {"kdim": 3, "vdim": 3})
+    },
+    "encoder, windows": (
+        lambda: Uses(lambda m, x: windows(m[0], x), nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)),
+        lambda n: normal(n, 6, 4),
+    ),
     **{
         f"encoder, batch_first={b}, norm_first={f}": (
             lambda b=b, f=f: encoder(batch_first=b, norm_first=f),
@@ -283,6 +345,7 @@ MODELS: dict[str, tuple[Callable[..., nn.Module], Callable[[int], Any]]] = {
     "encoder, eval": (lambda: encoder(batch_first=True, norm_first=False).eval(), lambda n: normal(n, 7, 4)),
     **{f"transformer, batch_first={b}": (lambda b=b: transformer(batch_first=b), lambda n: normal(n, 7, 4)) for b in TRUE_FALSE},
     "bare parameters": (lambda: nn.Sequential(nn.Linear(4, 4), Scale(), nn.Linear(4, 2)), lambda n: normal(n, 7, 4)),
+    "a parameter that is one number": (Temperature, lambda n: normal(n, 4)),
     "bare parameters around modules": (Vision, lambda n: normal(n, 7, 4)),
     "bare parameters in bare parameters": (
         lambda: nn.Sequential(nn.Linear(4, 4), Vision(), Scale(), nn.Flatten(), nn.Linear(32, 2)),

@@ -1,6 +1,7 @@
 """What is refused, by name and with what would do; what is left as it was."""
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -131,6 +132,13 @@ def test_a_parametrized_module_is_refused_by_name() -> None:
     model = nn.Sequential(torch.nn.utils.parametrizations.weight_norm(nn.Linear(5, 2)))
     with pytest.raises(UnsupportedLayer, match="parametrization"):
         TorchOracle(model, CE(), normal(4, 5), classes())
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_a_parametrized_recurrent_layer_is_refused_by_name(kind: Callable[..., nn.Module]) -> None:
+    module = torch.nn.utils.parametrizations.weight_norm(kind(5, 3, batch_first=True), "weight_hh_l0")
+    with pytest.raises(UnsupportedLayer, match=r"parts\.0 \(Parametrized.*\) computes a weight.*remove_parametrizations"):
+        TorchOracle(Uses(lambda m, x: m[0](x)[0].sum(1), module), CE(), normal(4, 6, 5), classes())
 
 
 def test_an_input_changed_in_place_is_refused_by_name() -> None:

@@ -9,7 +9,7 @@ class Dense:
     """gᵢ = values[i]. The squares are kept: a weight's norm may need those of its bias."""
 
     def __init__(self, values: Tensor) -> None:
-        self.values = values
+        self.values = values if values.ndim > 1 else values.unsqueeze(1)  # of a parameter that is one number
         self._squares: Tensor | None = None
 
     @property
@@ -27,7 +27,7 @@ class Dense:
         return absolutes(self.values if diagonal is None else self.values * diagonal)
 
     def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
-        if self.values.ndim == 2:
+        if out.ndim == 1:
             out.addmv_(self.values.T, weights)
         else:
             out.view(-1).addmv_(self.values.flatten(1).T, weights)

@@ -4,7 +4,7 @@ The forward pass is written out so that each projection has a tap; it gives what
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from privopt.perexample.torch.errors import UnsupportedLayer
 from privopt.perexample.torch.exact import whole
 from privopt.perexample.torch.factors import Dense, Outer, Signal, Term
-from privopt.perexample.torch.layers.linear import over_time
+from privopt.perexample.torch.layers.linear import in_time, over_time
 from privopt.perexample.torch.layers.site import Site
 from privopt.perexample.torch.tape import Found, Gradients, Tape
 
@@ -84,15 +84,22 @@ class _Taps:
         if all(output.requires_grad for output in outputs):
             self._tape.tap(self._name, "MultiheadAttention", outputs, kept, made)
 
-    def _first(self, tensor: Tensor | None, examples: int) -> Tensor:
-        assert tensor is not None
-        return Site(self._name, "MultiheadAttention", 0, examples).first(tensor)
+    def _first(self, tensor: Tensor, examples: int) -> Tensor:
+        """(examples, time, width): several sequences of one example are one longer sequence."""
+        return in_time(Site(self._name, "MultiheadAttention", 0, examples).first(tensor))
+
+    def _each(self, gradients: Gradients, outputs: Sequence[torch.Size], examples: int) -> list[Tensor]:
+        """All of them; what nothing depends on has a gradient of 0."""
+        like = next(gradient for gradient in gradients if gradient is not None)
+        pairs = zip(gradients, outputs, strict=True)
+        return [self._first(like.new_zeros(shape) if gradient is None else gradient, examples) for gradient, shape in pairs]
 
     def linear(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """A projection of its own."""
         output, kept = F.linear(inputs, weight, bias), inputs.detach()
 
         def made(gradients: Gradients, examples: int) -> Found:
+            assert gradients[0] is not None
             deltas = self._first(gradients[0], examples)
             if weight.requires_grad and isinstance(weight, nn.Parameter):
                 yield weight, Outer.of(self._first(whole(kept), examples), deltas, weight.shape)
@@ -118,9 +125,10 @@ class _Taps:
         own = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
         outputs = [self.linear(x, w, b) for x, w, b in zip(inputs, own, biases, strict=True)]
         if bias is not None and bias.requires_grad:
+            shapes = [output.shape for output in outputs]
 
             def made(gradients: Gradients, examples: int) -> Found:
-                yield bias, Dense(torch.cat([self._first(g, examples).sum(1) for g in gradients], 1))
+                yield bias, Dense(torch.cat([g.sum(1) for g in self._each(gradients, shapes, examples)], 1))
 
             self._tap(outputs, [], made)
         return outputs
@@ -128,15 +136,15 @@ class _Taps:
     def _three_in_one(self, inputs: list[Tensor], outputs: list[Tensor]) -> None:
         """One weight on three inputs is three groups, padded to the longest."""
         weight, bias = self._module.in_proj_weight, self._module.in_proj_bias
-        kept = [x.detach() for x in inputs]
+        kept, shapes = [x.detach() for x in inputs], [output.shape for output in outputs]
 
         def made(gradients: Gradients, examples: int) -> Found:
-            deltas = [self._first(g, examples) for g in gradients]
+            deltas = self._each(gradients, shapes, examples)
             if weight.requires_grad:
                 longest = max(d.shape[1] for d in deltas)
                 a, d = (
                     torch.stack([F.pad(x, (0, 0, 0, longest - x.shape[1])) for x in sides], 1).flatten(0, 1)
-                    for sides in ([whole(x) for x in kept], deltas)
+                    for sides in ([self._first(whole(x), examples) for x in kept], deltas)
                 )
                 yield weight, Outer([Term(Signal(a), d)], weight.shape, groups=3)
             if bias is not None and bias.requires_grad:
@@ -151,7 +159,8 @@ class _Taps:
         if bias.requires_grad:
 
             def made(gradients: Gradients, examples: int) -> Found:
-                yield bias, Dense(self._first(gradients[0], examples).unsqueeze(1))
+                assert gradients[0] is not None
+                yield bias, Dense(over_time(self._first(gradients[0], examples)).view(examples, 1, 1, -1))
 
             self._tap([step], [], made)
         return torch.cat([sequence, step], 1)

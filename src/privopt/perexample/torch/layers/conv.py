@@ -46,7 +46,7 @@ class Patches:
         return patches.reshape(-1, patches.shape[1] // self.groups, patches.shape[2]).transpose(1, 2)
 
     def _cut(self, images: Tensor) -> Tensor:
-        if prod(self.kernel) == prod(self.stride) == 1 and not any(self.padding):
+        if prod(self.kernel) == prod(self.stride) == 1 and images.shape[2:] == self.places:
             return images.flatten(2)
         pads = [n for pad in reversed(self.padding) for n in (pad, pad)]
         padded = (F.pad(images, pads) if any(pads) else images).contiguous()

@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from privopt.perexample.torch.errors import UnsupportedLayer
 from privopt.perexample.torch.exact import whole
 from privopt.perexample.torch.factors import Dense, Outer
+from privopt.perexample.torch.layers.linear import in_time, over_time
 from privopt.perexample.torch.layers.site import Site
 from privopt.perexample.torch.tape import Found, Gradients, Tape
 
@@ -230,12 +231,11 @@ def recurrent(module: nn.RNNBase, name: str, tape: Tape) -> Callable[..., Any]:
             layer_input = outputs[0] if directions == 1 else torch.cat(outputs, 2)
             if module.dropout and module.training and layer + 1 < module.num_layers:
                 layer_input = F.dropout(layer_input, module.dropout)
-        result: Any = layer_input
         if packed:
             assert lengths is not None
-            result = pack_padded_sequence(layer_input, lengths, enforce_sorted=input.sorted_indices is None)
-        elif module.batch_first:
-            result = layer_input.transpose(0, 1)
+            result: Any = pack_padded_sequence(layer_input, lengths, enforce_sorted=input.sorted_indices is None)
+        else:  # may be changed in place, while the states are still needed
+            result = layer_input.transpose(0, 1).clone() if module.batch_first else layer_input.clone()
         h = torch.stack(last_h)
         return result, ((h, torch.stack(last_c)) if module.mode == "LSTM" else h)
 
@@ -265,6 +265,11 @@ def _direction(
     b_ih, b_hh = (getattr(module, f"bias_{side}_{suffix}") if module.bias else None for side in ("ih", "hh"))
     memory = Memory()
     kind = type(module).__name__
+    if any(p is not None and p.requires_grad and not isinstance(p, nn.Parameter) for p in (w_ih, w_hh, b_ih, b_hh)):
+        raise UnsupportedLayer(
+            f"{name or 'the model'} ({kind}) computes a weight from other parameters, as weight_norm and spectral_norm do: "
+            "it has no closed form then. Use it without (remove_parametrizations)."
+        )
     x = x.contiguous()
     kept = x.detach()
     lstm = module.mode == "LSTM"
@@ -287,19 +292,26 @@ def _direction(
         deltas = memory.gradients if lstm else gradients[0]
         assert deltas is not None
         assert memory.states is not None
-        site = Site(name, kind, 1, examples)
-        d = site.first(deltas)
-        hidden = d if memory.gradients is None else site.first(memory.gradients)
+        site = Site(name, kind, 0, examples)
+
+        def first(sequence: Tensor) -> Tensor:  # several sequences of one example are one longer sequence
+            return in_time(site.first(sequence.transpose(0, 1)))
+
+        def summed(sequence: Tensor) -> Dense:
+            return Dense(over_time(site.first(sequence.sum(0))))
+
+        d = first(deltas)
+        hidden = d if memory.gradients is None else first(memory.gradients)
         if w_ih.requires_grad:
-            yield w_ih, Outer.of(site.first(kept), d, w_ih.shape)
+            yield w_ih, Outer.of(first(kept), d, w_ih.shape)
         if w_hh.requires_grad:
-            yield w_hh, Outer.of(site.first(memory.states), hidden, w_hh.shape)
+            yield w_hh, Outer.of(first(memory.states), hidden, w_hh.shape)
         if b_ih is not None and b_hh is not None:
-            of_input = Dense(deltas.sum(0)) if b_ih.requires_grad or b_hh.requires_grad else None
+            of_input = summed(deltas) if b_ih.requires_grad or b_hh.requires_grad else None
             if b_ih.requires_grad and of_input is not None:
                 yield b_ih, of_input
             if b_hh.requires_grad and of_input is not None:
-                yield b_hh, Dense(memory.gradients.sum(0)) if gru and memory.gradients is not None else of_input
+                yield b_hh, summed(memory.gradients) if gru and memory.gradients is not None else of_input
 
     if trainable and tapped.requires_grad and memory.states is not None:
         tape.tap(name, kind, [tapped], [kept, memory.states], made)
