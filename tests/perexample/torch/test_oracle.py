@@ -183,6 +183,15 @@ def test_losses_of_torch_give_one_value_for_each_example() -> None:
     torch.testing.assert_close(per_example(nn.CrossEntropyLoss())(output, classes), wanted)
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_the_loss_of_alignments_is_torchs(reduction: str) -> None:
+    output, lengths = normal(9, 4, 5).log_softmax(2), torch.tensor([2, 3, 1, 0])
+    given = (torch.ones(4, 3, dtype=torch.long), torch.full((4,), 9), lengths)
+    found = per_example(nn.CTCLoss(reduction=reduction))(output, *given)
+    wanted = nn.CTCLoss(reduction=reduction)(output, *given)
+    torch.testing.assert_close({"mean": found.mean(), "sum": found.sum(), "none": found}[reduction], wanted)
+
+
 def test_a_loss_that_averages_over_the_batch_is_refused() -> None:
     with pytest.raises(UnsupportedLoss, match="one value for each example"):
         TorchOracle(network(), nn.functional.cross_entropy, *examples())

@@ -57,6 +57,8 @@ def per_example(loss: Loss) -> Loss:
             raise
         if found.ndim == 0:
             raise UnsupportedLoss(f'{type(loss).__name__} gives one value for a batch even with reduction="none".')
+        if isinstance(loss, nn.CTCLoss) and loss.reduction == "mean":
+            return found / torch.as_tensor(targets[2], device=found.device).clamp_min(1)  # as torch does before it averages
         if found.ndim == 1:
             return found
         rows = found.flatten(1)
