@@ -131,6 +131,28 @@ class Vision(nn.Module):
         return self.inner(self.act(y)) * self.gate
 
 
+class Merging(nn.Module):
+    """A bare parameter around a module that is given every step as an example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.inner = nn.Parameter(torch.rand(4)), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.inner((x * self.gate).reshape(-1, 4)) * self.gate).view_as(x).tanh()
+
+
+class Mixer(nn.Module):
+    """A bare parameter in a module that is given a table which is no batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Parameter(torch.rand(4))
+
+    def forward(self, x: Tensor, table: Tensor) -> Tensor:
+        return torch.tanh(table @ (x * self.gate))
+
+
 class Lists(nn.Module):
     """Bare parameters in lists and dicts, which have no code of their own."""
 
@@ -208,6 +230,7 @@ def old_weight_norm() -> nn.Module:
 
 
 TRUE_FALSE = (True, False)
+TABLE = torch.tril(torch.ones(6, 6))  # as many rows as examples, sometimes
 RECOMPUTED: dict[str, Callable[[], nn.Module]] = {
     "linear": lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 4)),
     "LSTM": lambda: nn.LSTM(4, 4, batch_first=True),
@@ -351,6 +374,9 @@ MODELS: dict[str, tuple[Callable[..., nn.Module], Callable[[int], Any]]] = {
         lambda: nn.Sequential(nn.Linear(4, 4), Vision(), Scale(), nn.Flatten(), nn.Linear(32, 2)),
         lambda n: normal(n, 7, 4),
     ),
+    "bare parameters, merged": (lambda: Uses(lambda m, x: windows(m[0], x), Scale()), lambda n: normal(n, 6, 4)),
+    "bare parameters around merged rows": (Merging, lambda n: normal(n, 6, 4)),
+    "bare parameters beside a table": (lambda: Uses(lambda m, x: m[0](x, TABLE.to(x)), Mixer()), lambda n: normal(n, 6, 4)),
     "bare parameters in lists": (Lists, lambda n: normal(n, 7, 4)),
     **{
         f"recomputed: {name}": (lambda inner=inner: Recomputed(inner()), lambda n: normal(n, 7, 4))
@@ -365,6 +391,14 @@ MODELS: dict[str, tuple[Callable[..., nn.Module], Callable[[int], Any]]] = {
         lambda n: normal(n, 2, 3, 4, 3),
     ),
     "other layer: PReLU": (lambda: nn.Sequential(nn.Linear(5, 4), nn.PReLU(4), nn.Linear(4, 4)), lambda n: normal(n, 5)),
+    "other layer: PReLU, merged": (
+        lambda: Uses(lambda m, x: m[0](x.reshape(-1, 4)).view(len(x), -1), nn.Sequential(nn.Linear(4, 4), nn.PReLU(4))),
+        lambda n: normal(n, 6, 4),
+    ),
+    "embedding bag, max, merged": (
+        lambda: Uses(lambda m, x: m[0](x.reshape(-1, 4)).view(len(x), -1), nn.EmbeddingBag(9, 4, mode="max")),
+        lambda n: ids(n, 12),
+    ),
     "other layer: Bilinear": (lambda: Uses(lambda m, x: m[0](x, 2 * x), nn.Bilinear(4, 4, 3)), lambda n: normal(n, 4)),
     "weight norm": (old_weight_norm, lambda n: normal(n, 4)),
     "called twice": (lambda: Uses(lambda m, x: m[0](torch.tanh(m[0](x))), nn.Linear(4, 4)), lambda n: normal(n, 4)),

@@ -14,7 +14,7 @@ from privopt.perexample.torch import clip_weights, per_example_gradients
 from privopt.perexample.torch.data import rows_of
 from privopt.perexample.torch.factors import outer
 from tests.perexample.torch.alone import assert_close, assert_exact, assert_grads, doubled, one_at_a_time, squared, targets_for
-from tests.perexample.torch.models import MODELS, Uses, ids, normal
+from tests.perexample.torch.models import MODELS, Uses, Vision, ids, normal
 
 CONVOLUTIONS: dict[int, tuple[Callable[..., nn.Module], Callable[..., nn.Module]]] = {
     1: (nn.Conv1d, nn.ConvTranspose1d),
@@ -273,3 +273,11 @@ def test_squares_that_underflow_do_not_make_a_norm_too_small(
     found = (grads.scaled(torch.full((600,), 0.5)) if scaled else grads).norms()
     true = 2e-4 * 600**0.5 * (0.5 if scaled else 1.0) * (3 if between else 1)
     assert bool((found >= true * (1 - 1e-5) - 1e-6).all())
+
+
+def test_a_users_hooks_on_a_part_count_once() -> None:
+    torch.manual_seed(0)
+    model = Vision()
+    model.inner.register_forward_hook(lambda module, args, output: 2 * output)
+    model.inner.register_forward_pre_hook(lambda module, args: (args[0] + 1,))
+    assert_exact(model, normal(5, 7, 4))

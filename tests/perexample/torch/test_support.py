@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
 from privopt.perexample.torch import (
     FlatParameters,
@@ -141,6 +142,21 @@ def test_a_parametrized_recurrent_layer_is_refused_by_name(kind: Callable[..., n
         TorchOracle(Uses(lambda m, x: m[0](x)[0].sum(1), module), CE(), normal(4, 6, 5), classes())
 
 
+PROJECTED: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
+    "last state": lambda lstm, x: lstm(x)[1][0][-1],
+    "initial state": lambda lstm, x: lstm(x, (x.new_zeros(1, len(x), 2), x.new_zeros(1, len(x), 3)))[0].sum(1),
+    "packed": lambda lstm, x: lstm(pack_padded_sequence(x, [6] * len(x), batch_first=True))[0].data[: len(x)],
+}
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+@pytest.mark.parametrize("use", PROJECTED)
+def test_what_a_projected_lstm_cannot_do_is_refused_by_name(use: str) -> None:
+    model = Uses(lambda m, x: PROJECTED[use](m[0], x), nn.LSTM(5, 3, proj_size=2, batch_first=True))
+    with pytest.raises(UnsupportedLayer, match=r"parts\.0 \(LSTM\) has proj_size.*nn\.Linear"):
+        TorchOracle(model, CE(), normal(4, 6, 5), classes())
+
+
 def test_an_input_changed_in_place_is_refused_by_name() -> None:
     class Changes(nn.Module):
         def __init__(self) -> None:
@@ -220,5 +236,7 @@ def test_a_vector_that_is_assigned_is_used_itself_and_the_one_before_stays_as_it
 def test_flat_parameters_need_one_type() -> None:
     with pytest.raises(UnsupportedLayer, match=r"1\.weight is torch\.float64"):
         FlatParameters(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double()))
+    with pytest.raises(UnsupportedLayer, match=r"0\.weight is torch\.complex64.*view_as_complex"):
+        FlatParameters(nn.Sequential(nn.Linear(2, 2, dtype=torch.complex64)))
     with pytest.raises(UnsupportedLayer, match="no trainable parameter"):
         FlatParameters(nn.ReLU())

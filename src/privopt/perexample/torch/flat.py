@@ -20,6 +20,12 @@ class Layout:
         self.parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         if not self.parameters:
             raise UnsupportedLayer(f"{type(model).__name__} has no trainable parameter: none has requires_grad=True.")
+        for name, parameter in self.parameters.items():
+            if parameter.is_complex():
+                raise UnsupportedLayer(
+                    f"{name} is {parameter.dtype}: gradients of complex parameters are not there. "
+                    "Keep two real numbers for each, and use torch.view_as_complex on them."
+                )
         first_name, first = next(iter(self.parameters.items()))
         self.dtype, self.device = first.dtype, first.device
         if self.dtype not in (torch.float32, torch.float64):

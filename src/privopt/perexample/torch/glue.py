@@ -6,7 +6,9 @@ has caught; a vector-Jacobian product of this code alone gives each example's gr
 recorded, so code that draws random numbers or mixes examples is found out.
 """
 
+import itertools
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -21,10 +23,12 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from privopt.perexample.torch.draws import Draws
 from privopt.perexample.torch.errors import UnsupportedLayer
 from privopt.perexample.torch.factors import Dense
+from privopt.perexample.torch.layers.recurrent import refuse_projection
 from privopt.perexample.torch.layers.site import Site
 from privopt.perexample.torch.tape import Found, Gradients, Tape
 
 AGREE = {None: 1e-3, torch.float16: 1e-2, torch.bfloat16: 3e-2}  # relative: a second run of the same code, under autocast to …
+READINGS = 16  # of which rows belong to an example, that are tried
 
 
 @dataclass
@@ -118,14 +122,56 @@ def _copied(values: Any) -> Any:
 
 def replayed(frame: Frame, own: list[str], places: list[int], cotangents: list[Tensor], site: Site) -> dict[str, Tensor]:
     """Each example's gradient of the module's own parameters: name → (examples, *shape)."""
-    leaves, form = tree_flatten((frame.arguments, frame.results))
-    tensors = [x for x in leaves if isinstance(x, Tensor)]
-    batched = [x.ndim > 0 and x.shape[0] == site.examples for x in tensors]
-    if not any(batched):
+    if isinstance(frame.module, nn.LSTM) and frame.module.proj_size:
+        refuse_projection(frame.module, site.name, frame.arguments, places)
+    readings = list(_readings(frame, site.examples))
+    deltas = [site.first(cotangent) for cotangent in cotangents] if readings else []
+    expected = [site.first(frame.outgoing[place]) for place in places] if readings else []
+    for rows in readings:
+        found = _read(frame, own, places, deltas, rows, site.examples)
+        if found is None:
+            continue
+        gradients, sent = found
+        if all(_agree(value, wanted, AGREE[frame.cast_to]) for value, wanted in zip(sent, expected, strict=True)):
+            return gradients
+    if not any(1 in rows for rows in readings):
         raise UnsupportedLayer(
             f"{site.name} ({site.kind}) is called without a batch of examples, so its parameters {', '.join(own)} have no "
             "per-example gradient here. Use them in a module that is given the examples (or remove the parametrization)."
         )
+    raise UnsupportedLayer(
+        f"{site.name or 'the model'} ({site.kind}) computes something else for one example than for a batch: its own "
+        "code draws random numbers, mixes examples or remembers. Put that into another module (nn.Dropout for F.dropout)."
+    )
+
+
+def _readings(frame: Frame, examples: int) -> Iterator[tuple[int, ...]]:
+    """How many rows of each tensor belong to one example, the likeliest first; 0: the tensor belongs to none.
+
+    A mask or a table of positions may have as many rows as there are examples, and rows of one example may be merged into the
+    batch. Which it is shows in what the code computes.
+    """
+    arguments, results = (
+        [x for x in tree_flatten(side)[0] if isinstance(x, Tensor)] for side in (frame.arguments, frame.results)
+    )
+    counts = [_rows_each(x, examples) for x in arguments]
+    merged = [(0, count) if 1 in counts and count > 1 else (count, 0) for count in counts]
+    merged += [(_rows_each(x, examples), 0) for x in results]  # a module is mostly given the batch
+    choices = [pair if any(pair) else (0,) for pair in merged]
+    yield from itertools.islice((rows for rows in itertools.product(*choices) if any(rows)), READINGS)
+
+
+def _rows_each(tensor: Tensor, examples: int) -> int:
+    return tensor.shape[0] // examples if tensor.ndim and examples and tensor.shape[0] % examples == 0 else 0
+
+
+def _read(
+    frame: Frame, own: list[str], places: list[int], deltas: list[Tensor], rows: tuple[int, ...], examples: int
+) -> tuple[dict[str, Tensor], tuple[Tensor, ...]] | None:
+    """Each example's gradients and what the code computes, if these are the rows of an example; None if it cannot be run so."""
+    leaves, form = tree_flatten((frame.arguments, frame.results))
+    whole = [x for x in leaves if isinstance(x, Tensor)]
+    tensors = [x.reshape(examples, n, *x.shape[1:]) if n else x for x, n in zip(whole, rows, strict=True)]
     parameters = {name: frame.module.get_parameter(name).detach() for name in own}
 
     def code(parameters: dict[str, Tensor], *values: Tensor) -> tuple[Tensor, ...]:
@@ -135,57 +181,56 @@ def replayed(frame: Frame, own: list[str], places: list[int], cotangents: list[T
         return tuple(sent[place] for place in places)
 
     def one(*values: Tensor) -> tuple[dict[str, Tensor], tuple[Tensor, ...]]:
-        parts = [x.unsqueeze(0) if b else x for x, b in zip(values[: len(tensors)], batched, strict=True)]
-        sent, pull = vjp(lambda p: code(p, *parts), parameters)[:2]
+        sent, pull = vjp(lambda p: code(p, *values[: len(tensors)]), parameters)[:2]
         (gradients,) = pull(tuple(g.reshape(s.shape).to(s.dtype) for g, s in zip(values[len(tensors) :], sent, strict=True)))
         return gradients, tuple(s.squeeze(0) for s in sent)
 
-    deltas = [site.first(cotangent) for cotangent in cotangents]
-    expected = [site.first(frame.outgoing[place]) for place in places]
     with ExitStack() as stack:
         if frame.draws is not None:
             stack.enter_context(frame.draws.again())
         stack.enter_context(torch.autocast(deltas[0].device.type, frame.cast_to, enabled=frame.cast_to is not None))
         try:
-            dims = tuple(0 if b else None for b in batched) + (0,) * len(deltas)
+            dims = tuple(0 if n else None for n in rows) + (0,) * len(deltas)
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "There is a performance drop")  # no batching rule: correct, and slow
-                gradients, sent = vmap(one, in_dims=dims, randomness="different")(*tensors, *deltas)
+                return vmap(one, in_dims=dims, randomness="different")(*tensors, *deltas)
         except (RuntimeError, NotImplementedError):  # an operation that vmap does not know: one example after the other
-            gradients, sent = _each_alone(code, parameters, tensors, batched, deltas, site.examples)
-    for value, wanted in zip(sent, expected, strict=True):
-        if not _agree(value.reshape(wanted.shape), wanted, AGREE[frame.cast_to]):
-            raise UnsupportedLayer(
-                f"{site.name or 'the model'} ({site.kind}) computes something else for one example than for a batch: its own "
-                "code draws random numbers, mixes examples or remembers. Put that into another module (nn.Dropout for F.dropout)."
-            )
-    return gradients
+            pass
+        try:
+            return _each_alone(code, parameters, tensors, rows, deltas, examples)
+        except (RuntimeError, ValueError, IndexError) as error:
+            if "memory" in str(error):
+                raise
+            return None
 
 
 def _each_alone(
     code: Callable[..., tuple[Tensor, ...]],
     parameters: dict[str, Tensor],
     tensors: list[Tensor],
-    batched: list[bool],
+    rows: tuple[int, ...],
     deltas: list[Tensor],
     examples: int,
 ) -> tuple[dict[str, Tensor], tuple[Tensor, ...]]:
-    rows: list[list[Tensor]] = []
+    found: list[list[Tensor]] = []
     outputs: list[list[Tensor]] = []
     for i in range(examples):
         with torch.enable_grad():
             leaves = {name: value.clone().requires_grad_() for name, value in parameters.items()}
-            sent = code(leaves, *(x[i : i + 1].clone() if b else x for x, b in zip(tensors, batched, strict=True)))
+            sent = code(leaves, *(x[i].clone() if n else x for x, n in zip(tensors, rows, strict=True)))
             pairs = [(s, d[i].reshape(s.shape).to(s.dtype)) for s, d in zip(sent, deltas, strict=True) if s.requires_grad]
         outputs.append([s.detach().squeeze(0) for s in sent])
         ends, starts = zip(*pairs, strict=True) if pairs else ((), ())
-        found = torch.autograd.grad(ends, list(leaves.values()), starts, allow_unused=True) if pairs else [None] * len(leaves)
-        rows.append([torch.zeros_like(v) if g is None else g for g, v in zip(found, leaves.values(), strict=True)])
-    gradients = {name: torch.stack([row[k] for row in rows]) for k, name in enumerate(parameters)}
+        own = torch.autograd.grad(ends, list(leaves.values()), starts, allow_unused=True) if pairs else [None] * len(leaves)
+        found.append([torch.zeros_like(v) if g is None else g for g, v in zip(own, leaves.values(), strict=True)])
+    gradients = {name: torch.stack([row[k] for row in found]) for k, name in enumerate(parameters)}
     return gradients, tuple(torch.stack(values) for values in zip(*outputs, strict=True))
 
 
 def _agree(value: Tensor, wanted: Tensor, tolerance: float) -> bool:
+    if value.numel() != wanted.numel():
+        return False
+    value = value.reshape(wanted.shape)
     usable = torch.isfinite(wanted)
     gap = torch.where(usable, value - wanted, 0.0).abs().amax() if wanted.numel() else 0.0
     size = torch.where(usable, wanted, 0.0).abs().amax() if wanted.numel() else 0.0
@@ -205,9 +250,24 @@ def _run(module: nn.Module, parameters: dict[str, Tensor], arguments: Any, resul
         return next(left)
 
     args, kwargs = arguments
-    with forwards({part: stand_in for part in module.modules() if part is not module}):
+    below = [part for part in module.modules() if part is not module]
+    with forwards(dict.fromkeys(below, stand_in)), _without_hooks(below):
         collect(functional_call(module, parameters, args, kwargs))
     return sent
+
+
+@contextmanager
+def _without_hooks(modules: list[nn.Module]) -> Iterator[None]:
+    """What a module returned was changed by its user's hooks already."""
+    hooked = [module for module in modules if module._forward_hooks or module._forward_pre_hooks]
+    before = [(module, module._forward_hooks, module._forward_pre_hooks) for module in hooked]
+    try:
+        for module in hooked:
+            module._forward_hooks, module._forward_pre_hooks = OrderedDict(), OrderedDict()
+        yield
+    finally:
+        for module, after_it, before_it in before:
+            module._forward_hooks, module._forward_pre_hooks = after_it, before_it
 
 
 @contextmanager

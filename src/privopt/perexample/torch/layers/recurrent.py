@@ -242,6 +242,17 @@ def recurrent(module: nn.RNNBase, name: str, tape: Tape) -> Callable[..., Any]:
     return forward
 
 
+def refuse_projection(module: nn.LSTM, name: str, arguments: Any, used: Sequence[int]) -> None:
+    """Refuse what an LSTM with proj_size, which is run again for each example, cannot do. `used` are places in what it gives."""
+    args, kwargs = arguments
+    alone = len(args) + len(kwargs) == 1 and not any(isinstance(x, PackedSequence) for x in (*args, *kwargs.values()))
+    if not (alone and module.batch_first and set(used) <= {0}):
+        raise UnsupportedLayer(
+            f"{name or 'the model'} (LSTM) has proj_size, which works for the output of whole sequences alone: batch_first=True, "
+            "not packed, no state given or used. Use proj_size=0, and an nn.Linear after it."
+        )
+
+
 def _backwards(steps: int, lengths: Tensor | None, device: torch.device) -> Tensor | None:
     """For each example, the order of its own steps from last to first: (time, examples); None if all are as long."""
     if lengths is None:
