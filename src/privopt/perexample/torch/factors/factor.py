@@ -77,8 +77,9 @@ def squares(rows: Tensor) -> Tensor:
 
 
 def product(one: Tensor, other: Tensor) -> Tensor:
-    """‖δᵢ‖² ‖aᵢ‖², of squares. Infinite where one is huge: the other could be 0 only because its numbers' squares are."""
-    return (one * other).masked_fill_(one + other > HUGE[one.dtype], torch.inf)
+    """‖δᵢ‖² ‖aᵢ‖², of squares. No number where one is huge: the other could be 0 only because its numbers' squares are."""
+    overflows = (one + other).mul_(torch.finfo(one.dtype).max / HUGE[one.dtype])
+    return (one * other).add_(overflows, alpha=0.0)  # 0 · ∞; comparing takes twice as long
 
 
 def scaled_product(gradients: Tensor, diagonal: Tensor, inputs: Tensor) -> Tensor:
