@@ -23,6 +23,7 @@ CANCELLED = 3e-3  # of what the squared norm could be without cancellation; belo
 LONG = 1 << 16  # numbers that are squared and added in one go
 BLOCK = 1 << 20  # numbers of formed gradients at a time
 HUGE = {torch.float32: 1e30, torch.float64: 1e300}  # squared lengths: beside one, the other may have underflowed and still count
+OVERFLOW = {dtype: torch.finfo(dtype).max / huge for dtype, huge in HUGE.items()}
 
 
 class Factor(Protocol):
@@ -78,8 +79,8 @@ def squares(rows: Tensor) -> Tensor:
 
 def product(one: Tensor, other: Tensor) -> Tensor:
     """‖δᵢ‖² ‖aᵢ‖², of squares. No number where one is huge: the other could be 0 only because its numbers' squares are."""
-    overflows = (one + other).mul_(torch.finfo(one.dtype).max / HUGE[one.dtype])
-    return (one * other).add_(overflows, alpha=0.0)  # 0 · ∞; comparing takes twice as long
+    huge = (one + other).mul_(OVERFLOW[one.dtype])
+    return (one * other).add_(huge, alpha=0.0)  # 0 · ∞; comparing takes twice as long
 
 
 def scaled_product(gradients: Tensor, diagonal: Tensor, inputs: Tensor) -> Tensor:
