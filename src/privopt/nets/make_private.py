@@ -20,10 +20,12 @@ from privopt.nets.data import as_dataset, as_model, content, first_of, physical_
 from privopt.nets.dropout import Dropout
 from privopt.nets.plan import Schedule, schedule
 from privopt.perexample.torch import Layout, Recorder, TorchGrads
-from privopt.perexample.torch.check import check_losses, tried
+from privopt.perexample.torch.check import tried
 from privopt.perexample.torch.data import moved, rows_of
 from privopt.perexample.torch.draws import Draws
 from privopt.perexample.torch.errors import UnsupportedLoss
+from privopt.perexample.torch.handed import Handed
+from privopt.perexample.torch.mixing import check_losses
 from privopt.privacy.accountants import Accountant
 from privopt.privacy.budget import Budget, warn_of_delta
 from privopt.privacy.calibrate import calibrate
@@ -120,6 +122,7 @@ class Private:
         self._resumed: dict[str, Any] | None = None
         self._open: OpenRound | None = None
         self._place = self._handed = 0  # which piece is handed out, and how many examples it has; 0: none is
+        self._piece: Any = None  # itself, until a closure has been checked
         self._ending = self._checked = False  # the piece is its round's last; a closure has been checked
         self.rounds, self._last = 0, planned.rounds  # done, and affordable
 
@@ -147,6 +150,7 @@ class Private:
                 self._place, self._handed, self._ending = place, len(rows), place == len(parts) - 1
                 with self._numbers(READING):
                     piece = self._fetch(rows)
+                self._piece = None if self._checked else piece
                 yield piece
                 if self._handed:
                     raise InputError("a batch was handed out, but step(...) was not called: every batch has to be used once.")
@@ -156,8 +160,8 @@ class Private:
     def step(self, closure: Callable[[], Tensor]) -> bool:
         """Use one piece of a batch: `closure` computes its losses, one for each example. Whether the model was updated.
 
-        The last piece of a round updates it: `if private.step(...): scheduler.step()`. The first closure is called four times,
-        to check that no example's loss depends on another's; nothing is paid before that.
+        The last piece of a round updates it: `if private.step(...): scheduler.step()`. The first closure is called six times,
+        with rows of its batch overwritten, to check that no example's loss depends on another's; nothing is paid before that.
         """
         if self._open is None or not self._handed:
             raise InputError("step(...) uses a batch of the loader: call it once for each, inside `for … in private.loader`.")
@@ -167,8 +171,8 @@ class Private:
             )
         if not self._checked and self._handed > 1:
             with self._numbers(COMPUTING):
-                check_losses(self._recorder, self._layout, lambda: self._losses(closure))
-            self._checked = True
+                handed = Handed(self._piece, self._handed)
+                self._checked = check_losses(self._recorder, self._layout, lambda: self._losses(closure), handed)
         with self._numbers(COMPUTING), torch.enable_grad(), self._recorder.record() as tape:
             factors = tape.factors(self._losses(closure))
         names = self._layout.names

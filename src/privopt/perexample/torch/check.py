@@ -13,17 +13,14 @@ from torch import Tensor, nn
 from privopt.errors import InputError, PrivoptError
 from privopt.perexample.torch.data import call, described, leaves, rows_of, score, synthetic
 from privopt.perexample.torch.draws import Draws
-from privopt.perexample.torch.errors import UnsupportedLayer, UnsupportedLoss
+from privopt.perexample.torch.errors import UnsupportedLoss
 from privopt.perexample.torch.flat import Layout
 from privopt.perexample.torch.functions import gradients
-from privopt.perexample.torch.grads import TorchGrads
 from privopt.perexample.torch.losses import Loss
+from privopt.perexample.torch.mixing import OF_HALVES, TOLERANCE, compare, noting_halves
 from privopt.perexample.torch.record import Recorder
 
 EXAMPLES = 3
-TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
-TOLERANCE_OF_HALVES = 5e-2
-MIXES = "Either the model or the loss mixes examples: the batch must be the first dimension everywhere."
 
 
 def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> Any:
@@ -41,7 +38,7 @@ def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> An
         halved: set[torch.dtype] = set()
         for i, weight in enumerate(weights.tolist()):
             own = rows_of((inputs, targets), slice(i, i + 1))
-            with torch.enable_grad(), _halves(halved):
+            with torch.enable_grad(), noting_halves(halved):
                 value = score(loss, call(recorder.model, own[0]), own[1])
             if value.shape != (1,):
                 raise UnsupportedLoss(
@@ -54,53 +51,8 @@ def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> An
                 if gradient is not None:
                     alone[name].add_(gradient.to_dense() if gradient.is_sparse else gradient, alpha=weight)
             found = ()  # one at a time is in memory
-    _compare(ours, alone, TOLERANCE_OF_HALVES if halved else TOLERANCE[layout.dtype])
+    compare(ours, alone, OF_HALVES if halved else TOLERANCE[layout.dtype])
     return output
-
-
-def check_losses(recorder: Recorder, layout: Layout, losses: Callable[[], Tensor]) -> None:
-    """Refuse the losses of a batch if one depends on other examples, or if the gradients do not add up.
-
-    Half of the losses are taken, then the others: an example whose loss is not among them has no gradient at all, and the sum is
-    that of plain autograd. The halves follow no period, as a model may.
-    """
-    draws, halved = Draws(layout.device), set[torch.dtype]()
-    for half in (0, 1):
-        with draws.again(), torch.enable_grad(), recorder.record() as tape:
-            values = losses()
-            taken = torch.tensor([i.bit_count() % 2 == half for i in range(len(values))], device=values.device)
-            factors = tape.factors(values * taken)
-        grads = TorchGrads(layout, {layout.names[key]: factor for key, factor in factors.items()}, len(values))
-        mixed = [name for name, norms in grads.layer_norms().items() if bool((norms[~taken] > 0).any())]
-        if mixed:
-            raise UnsupportedLayer(f"the gradients of {_some(mixed)} are not those of each example alone. {MIXES}")
-    with draws.again(), torch.enable_grad(), _halves(halved):
-        total = (losses() * taken).sum()
-    plain = torch.autograd.grad(total, list(layout.parameters.values()), allow_unused=True)
-    wanted = {
-        name: torch.zeros_like(parameter) if gradient is None else gradient.to_dense()
-        for (name, parameter), gradient in zip(layout.parameters.items(), plain, strict=True)
-    }
-    ours = layout.views(grads.weighted_sum(torch.ones(len(values))))
-    _compare(ours, wanted, TOLERANCE_OF_HALVES if halved else TOLERANCE[layout.dtype])
-
-
-def _compare(ours: dict[str, Tensor], wanted: dict[str, Tensor], tolerance: float) -> None:
-    size = max(float(value.abs().max()) for value in wanted.values() if value.numel())
-    wrong = [
-        name
-        for name, value in wanted.items()
-        if value.numel() and bool(value.isfinite().all()) and not float((ours[name] - value).abs().max()) <= tolerance * size
-    ]
-    if wrong:
-        raise UnsupportedLayer(
-            f"the gradients of {_some(wrong)} are not those of each example alone. {MIXES} Or a parameter is used outside the "
-            "module that owns it: call that module, or share it (decoder.weight = embedding.weight)."
-        )
-
-
-def _some(names: list[str]) -> str:
-    return f"{', '.join(names[:5])}{' …' if len(names) > 5 else ''}"
 
 
 def tried(what: str, work: Callable[[], Any], given: Any, layout: Layout) -> Any:
@@ -123,18 +75,6 @@ def _scored(loss: Loss, output: Any, targets: Any) -> None:
     value = score(loss, output, targets)
     if not isinstance(value, Tensor):
         raise UnsupportedLoss(f"the loss gave a {type(value).__name__}, but a tensor of one value for each example is needed.")
-
-
-@contextmanager
-def _halves(found: set[torch.dtype]) -> Iterator[None]:
-    """Note which half precisions anything is computed in."""
-
-    def look(tensor: Tensor) -> Tensor:
-        found.update({tensor.dtype} & {torch.bfloat16, torch.float16})
-        return tensor.detach()
-
-    with torch.autograd.graph.saved_tensors_hooks(look, lambda tensor: tensor):
-        yield
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from privopt.perexample.torch.room import Room
 
 Found = Iterable[tuple[nn.Parameter, Factor]]
 Gradients = Sequence[Tensor | None]  # of a tap's edges; None: nothing depends on it
+NO_GRADIENT = "the losses depend on no trainable parameter. Is something frozen, detached or computed under torch.no_grad()?"
 
 
 class Tap(NamedTuple):
@@ -65,9 +66,7 @@ class Tape:
         taps, self.taps = self.taps, []
         edges = [edge for tap in taps for edge in tap.edges]
         if not losses.requires_grad:
-            raise UnsupportedLoss(
-                "the losses depend on no trainable parameter. Is something frozen, detached or computed under torch.no_grad()?"
-            )
+            raise UnsupportedLoss(NO_GRADIENT)
         if not edges:
             return {}
         examples = losses.shape[0]

@@ -1,0 +1,216 @@
+"""Mixing: whether the loss of one example depends on the others of its batch, or the gradients do not add up.
+
+Half of the examples are taken. The rows of the others are overwritten with rows of the same batch, and all is computed again with
+the same random numbers: losses and gradients of those that are taken stay as they were, an example that is not taken has no
+gradient at all, the sum is that of plain autograd, and the model remembers the same. The halves follow no period, as a model may.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from privopt.perexample.torch.draws import Draws
+from privopt.perexample.torch.errors import UnsupportedLayer, UnsupportedLoss
+from privopt.perexample.torch.flat import Layout
+from privopt.perexample.torch.grads import TorchGrads
+from privopt.perexample.torch.handed import Handed
+from privopt.perexample.torch.memory import Memory
+from privopt.perexample.torch.record import Recorder
+from privopt.perexample.torch.tape import NO_GRADIENT
+
+TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}  # of gradients that are computed in two ways
+AGAIN = {torch.float64: 1e-11, torch.float32: 1e-5}  # of what is computed twice in one way
+OF_HALVES = 5e-2
+MIXES = "Either the model or the loss mixes examples: the batch must be the first dimension everywhere."
+HIDING = "the model calls torch.utils.checkpoint with use_reentrant=True, which hides its layers. Use use_reentrant=False."
+
+
+class _Pass(NamedTuple):
+    losses: Tensor
+    norms: dict[str, Tensor]  # of each example's gradient, by parameter
+    total: dict[str, Tensor]
+    memory: Memory
+
+
+def check_losses(recorder: Recorder, layout: Layout, losses: Callable[[], Tensor], handed: Handed) -> bool:
+    """Refuse losses that mix the examples that were handed out. Whether that could be told: all that was compared is finite.
+
+    Rows whose losses or gradients are not finite are overwritten first, as they could spread.
+    """
+    rows = _without(handed.order, handed.finite())
+    start, again = Memory(recorder.model), _Draws(layout.device)
+    try:
+        for _ in range(2):
+            usable = _told(recorder, layout, losses, handed, start, again, rows)
+            if bool(usable.all()):
+                return True
+            rows = _without(rows, usable)
+        return False
+    finally:
+        handed.give(handed.order)
+        start.restore()
+
+
+def _told(
+    recorder: Recorder, layout: Layout, losses: Callable[[], Tensor], handed: Handed, start: Memory, again: "_Draws", rows: Tensor
+) -> Tensor:
+    """Check these rows. Gives which of them have losses and gradients that are finite."""
+
+    @contextmanager
+    def given(rows: Tensor) -> Iterator[None]:
+        handed.give(rows)
+        start.restore()
+        with again.same(), torch.enable_grad():
+            yield
+
+    def passed(rows: Tensor, taken: Tensor) -> _Pass:
+        with given(rows), recorder.record() as tape:
+            found = losses()
+            factors = tape.factors(found * taken.to(found.device))
+        grads = TorchGrads(layout, {layout.names[key]: factor for key, factor in factors.items()}, len(taken))
+        total = layout.views(grads.weighted_sum(torch.ones(len(taken))))
+        norms = {name: own.cpu() for name, own in grads.layer_norms().items()}
+        return _Pass(found.detach().cpu(), norms, total, Memory(recorder.model))
+
+    odd, usable, halves = _odd(len(rows)), torch.ones(len(rows), dtype=torch.bool), set[torch.dtype]()
+    with given(rows), noting_halves(halves):
+        plain = _plain(layout, losses(), odd)
+    for taken in (~odd, odd):
+        before = passed(rows, taken)
+        if mixed := [name for name, norms in before.norms.items() if bool((norms[~taken] > 0).any())]:
+            raise UnsupportedLayer(f"the gradients of {some(mixed)} are not those of each example alone. {MIXES}")
+        after = passed(_overwritten(rows, taken), taken)
+        if others := after.memory.other_than(before.memory):
+            raise UnsupportedLayer(
+                f"{some(others)} keeps something of the examples, which no noise hides: it is not a parameter that is trained. "
+                "Fix it before training (register_buffer and no update in forward), or do without it."
+            )
+        tolerance = OF_HALVES if halves else AGAIN[layout.dtype]
+        if not _alike(before, after, taken, tolerance):
+            if not _alike(before, passed(rows, taken), taken, tolerance):
+                raise UnsupportedLayer(
+                    "the losses of the same examples are not the same when they are computed again: the model or the loss "
+                    "remembers, or draws from a generator of its own. Draw from torch's (torch.rand without generator=…)."
+                )
+            raise UnsupportedLayer(
+                f"the loss of one example depends on other examples of its batch. {MIXES} Means over the batch, mixup, weights "
+                "that sum to one in a batch, and an output (examples, 1) beside targets (examples) mix."
+            )
+        for found in (before.losses, *before.norms.values()):
+            usable &= ~taken | found.isfinite()
+    compare(before.total, plain, OF_HALVES if halves else TOLERANCE[layout.dtype])
+    return usable
+
+
+def compare(ours: dict[str, Tensor], wanted: dict[str, Tensor], tolerance: float) -> bool:
+    """Refuse gradients that are not the wanted ones. Whether that could be told: they are finite."""
+    told = [name for name, value in wanted.items() if value.numel() and bool(value.isfinite().all())]
+    size = max((float(wanted[name].abs().max()) for name in told), default=0.0)
+    wrong = [name for name in told if not float((ours[name] - wanted[name]).abs().max()) <= tolerance * size]
+    if wrong:
+        raise UnsupportedLayer(
+            f"the gradients of {some(wrong)} are not those of each example alone. {MIXES} Or a parameter is used outside the "
+            "module that owns it: call that module, or share it (decoder.weight = embedding.weight)."
+        )
+    return all(name in told for name, value in wanted.items() if value.numel())
+
+
+def some(names: list[str]) -> str:
+    """The first few names."""
+    return f"{', '.join(names[:5])}{' …' if len(names) > 5 else ''}"
+
+
+@contextmanager
+def noting_halves(found: set[torch.dtype]) -> Iterator[None]:
+    """Note which half precisions anything is computed in."""
+
+    def look(tensor: Tensor) -> Tensor:
+        found.update({tensor.dtype} & {torch.bfloat16, torch.float16})
+        return tensor.detach()
+
+    with torch.autograd.graph.saved_tensors_hooks(look, lambda tensor: tensor):
+        yield
+
+
+def refuse_hidden_layers(losses: Tensor) -> None:
+    """Refuse a graph with a part that only `backward()` would open."""
+    left, seen = [losses.grad_fn], set[Any]()
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        if node.name() == "CheckpointFunctionBackward":
+            raise UnsupportedLayer(HIDING)
+        seen.add(node)
+        left.extend(following for following, _ in node.next_functions)
+
+
+class _Draws:
+    """Where the generators of torch, numpy and Python stand."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._torch, self._numpy, self._python = Draws(device), np.random.get_state(), random.getstate()  # noqa: NPY002
+
+    @contextmanager
+    def same(self) -> Iterator[None]:
+        """The same numbers; afterwards as well."""
+        with self._torch.again():
+            try:
+                yield
+            finally:
+                np.random.set_state(self._numpy)  # noqa: NPY002  # the user's
+                random.setstate(self._python)
+
+
+def _odd(count: int) -> Tensor:
+    """About every other place, without a period."""
+    return torch.tensor([place.bit_count() % 2 == 1 for place in range(count)])
+
+
+def _plain(layout: Layout, losses: Tensor, taken: Tensor) -> dict[str, Tensor]:
+    """The gradient of the sum of the losses that are taken."""
+    if losses.ndim == 1 and not losses.requires_grad:
+        raise UnsupportedLoss(NO_GRADIENT)
+    refuse_hidden_layers(losses)
+    found = torch.autograd.grad(losses[taken.to(losses.device)].sum(), list(layout.parameters.values()), allow_unused=True)
+    return {
+        name: torch.zeros_like(parameter) if gradient is None else gradient.to_dense() if gradient.is_sparse else gradient
+        for (name, parameter), gradient in zip(layout.parameters.items(), found, strict=True)
+    }
+
+
+def _without(rows: Tensor, usable: Tensor) -> Tensor:
+    """The rows, with usable ones in place of those that are not."""
+    places = usable.nonzero().flatten()
+    if len(places) < 2:
+        return rows
+    filled = rows.clone()
+    filled[~usable] = rows[places[torch.arange(int((~usable).sum())) % len(places)]]
+    return filled
+
+
+def _overwritten(rows: Tensor, taken: Tensor) -> Tensor:
+    """Rows that are taken in place of all others."""
+    return torch.where(taken, rows, _without(rows, taken) if int(taken.sum()) > 1 else rows[taken])
+
+
+def _alike(before: _Pass, after: _Pass, taken: Tensor, tolerance: float) -> bool:
+    """Whether losses and gradients of the examples that are taken are the same, where they are numbers."""
+    size = max((float(_numbers(norms).max()) for norms in before.norms.values() if norms.numel()), default=0.0)
+    pairs = [(before.losses, after.losses, float(_numbers(before.losses[taken]).abs().max()))]
+    pairs += [(norms, after.norms[name], size) for name, norms in before.norms.items()]
+    for first, second, scale in pairs:
+        told = taken & first.isfinite()
+        gap = (first[told] - second[told]).abs()
+        if not bool((gap <= tolerance * scale).all()):
+            return False
+    return True
+
+
+def _numbers(tensor: Tensor) -> Tensor:
+    return tensor.nan_to_num(0.0, 0.0, 0.0)
