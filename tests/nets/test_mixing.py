@@ -10,9 +10,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
+from torch.nn.utils.rnn import pack_padded_sequence
+from torch.utils.checkpoint import checkpoint as recomputed
 
 from privopt import Budget
-from privopt.nets import Private, UnsupportedLayer, make_private
+from privopt.nets import Private, UnsupportedLayer, fit, make_private
 
 BUDGET = Budget(3.0, 1e-5)
 X = torch.randn(60, 6, generator=torch.Generator().manual_seed(0))
@@ -172,3 +174,170 @@ def test_dicts_and_nested_batches_are_looked_into() -> None:
                 loop.step(closure)
         else:
             assert loop.step(closure)
+
+
+# ---------------------------------------------------------------- models that are fitted
+
+
+class Uses(nn.Module):
+    """A model of two layers, used in some way."""
+
+    def __init__(self, use: Callable[..., Tensor], *more: nn.Module, width: int = 6) -> None:
+        super().__init__()
+        self.first, self.last, self.more = nn.Linear(width, 8), nn.Linear(8, 2), nn.ModuleList(more)
+        self._use = use
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self._use(self, *inputs)
+
+    def plain(self, x: Tensor) -> Tensor:
+        return self.last(self.first(x).tanh())
+
+
+class OwnBatchNorm(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("variance", torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.batch_norm(x, self.mean, self.variance, training=self.training)  # type: ignore[arg-type]
+
+
+def centred_logarithms(m: Uses, x: Tensor) -> Tensor:
+    hidden = m.first(x.log())
+    return m.last(hidden - hidden.mean(0))
+
+
+def averaged(shift: int) -> Callable[[Uses, Tensor], Tensor]:
+    def use(m: Uses, x: Tensor) -> Tensor:
+        hidden = m.first(x)
+        return m.last((hidden + hidden.roll(shift, 0)).tanh())
+
+    return use
+
+
+def mixed_in_training(m: Uses, x: Tensor) -> Tensor:
+    return m.plain((x + x[torch.randperm(len(x))]) / 2 if m.training else x)
+
+
+MIXING_MODELS: dict[str, Callable[[], nn.Module]] = {
+    "standardised, so that one alone is no number": lambda: Uses(lambda m, x: m.plain((x - x.mean(0)) / x.std(0))),
+    "logarithms, so that some are no numbers": lambda: Uses(centred_logarithms),
+    "a batch norm of the user's own": lambda: nn.Sequential(nn.Linear(6, 8), OwnBatchNorm(8), nn.Linear(8, 2)),
+    "mixed up in training": lambda: Uses(mixed_in_training),
+    "a little of the mean": lambda: Uses(lambda m, x: m.plain(x + 3e-4 * x.mean(0))),
+    "a means over the batch, detached": lambda: Uses(lambda m, x: m.plain(x) - m.plain(x).mean(0).detach()),
+    **{f"{k} rows above": lambda k=k: Uses(averaged(k)) for k in (1, 3, 5, 7)},  # type: ignore[misc]
+}
+
+
+def fitted(model: nn.Module, data: Any = (X, Y), loss: Any = None) -> None:
+    fit(model, loss or nn.CrossEntropyLoss(), data, budget=BUDGET, rounds=1, batch_size=60, accountant="rdp", progress=False)
+
+
+@pytest.mark.filterwarnings("ignore:std")  # of one example
+@pytest.mark.parametrize("name", MIXING_MODELS)
+def test_a_model_that_mixes_is_refused_and_stays_as_it_was(name: str) -> None:
+    model = MIXING_MODELS[name]()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    with pytest.raises(UnsupportedLayer, match="mixes examples"):
+        fitted(model, (X.abs() + 0.1, Y))
+    torch.testing.assert_close(model.state_dict(), before)
+
+
+def test_a_model_that_is_finite_nowhere_is_told_so() -> None:
+    with pytest.raises(UnsupportedLayer, match=r"not finite, so it cannot be told.*away from 0"):
+        fitted(Uses(lambda m, x: m.plain((-x.abs()).log())))
+
+
+def drawn_in_forward(m: Uses, x: Tensor) -> Tensor:
+    return m.plain(x + torch.randn_like(x)) if m.training else m.plain(x)
+
+
+HONEST_MODELS: dict[str, Callable[[], nn.Module]] = {
+    "dropout": lambda: nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 2)),
+    "noise in training": lambda: Uses(drawn_in_forward),
+    "logarithms": lambda: Uses(lambda m, x: m.plain(x.log())),
+    "a spectral norm, frozen": lambda: nn.Sequential(spectral_norm(nn.Linear(6, 8)).requires_grad_(False), nn.Linear(8, 2)),
+    "two views": lambda: Uses(lambda m, x: m.plain(x) * m.plain(x.flip(1))),
+    "inputs that are changed in place": lambda: Uses(lambda m, x: m.plain(x.clamp_(-1, 1))),
+    "a fixed batch norm": lambda: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8).eval(), nn.Linear(8, 2)),
+}
+
+
+@pytest.mark.parametrize("name", HONEST_MODELS)
+def test_a_model_whose_examples_are_each_for_themselves_is_fitted(name: str) -> None:
+    fitted(HONEST_MODELS[name](), (X.abs() + 0.1, Y))
+
+
+def test_a_model_is_fitted_where_gradients_are_turned_off() -> None:
+    with torch.no_grad():
+        fitted(network())
+
+
+def test_recomputed_layers_that_hide_are_refused_in_first_place_as_well() -> None:
+    def use(m: Uses, x: Tensor) -> Tensor:
+        return m.last(recomputed(m.first, x.clone().requires_grad_(), use_reentrant=True).tanh())
+
+    with pytest.raises(UnsupportedLayer, match="use_reentrant=False"):
+        fitted(Uses(use))
+
+
+# ---------------------------------------------------------------- rows that are selected or sorted by what is in them
+
+
+def marked(m: Uses, x: Tensor, mask: Tensor) -> Tensor:
+    """A head on the marked tokens only."""
+    scores = torch.zeros(*mask.shape, 2)
+    scores[mask] = m.last(m.first(x).tanh()[mask])
+    return scores.sum(1)
+
+
+def beyond(m: Uses, x: Tensor) -> Tensor:
+    return marked(m, x, x[..., 0] > 4)
+
+
+def by_mask(m: Uses, x: Tensor, mask: Tensor) -> Tensor:
+    return (m.plain(x) * mask[..., None]).sum(1)
+
+
+def attending(m: Uses, x: Tensor, mask: Tensor) -> Tensor:
+    return m.plain(m.more[0](x, x, x, key_padding_mask=mask & mask.logical_not().any(1, keepdim=True))[0].sum(1))
+
+
+def by_length(m: Uses, tokens: Tensor) -> Tensor:
+    lengths, order = (tokens != 0).sum(1).clamp(min=1).sort(descending=True)
+    packed = pack_padded_sequence(m.more[0](tokens[order]), lengths, batch_first=True)
+    return m.last(m.more[1](packed)[1][0][-1][order.argsort()])
+
+
+def of_lengths(m: Uses, x: Tensor, lengths: Tensor) -> Tensor:
+    packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+    return m.last(m.more[0](packed)[1][0][-1])
+
+
+TOKENS, MASK = torch.randn(60, 5, 4), torch.rand(60, 5) < 0.5
+
+
+def items(*inputs: Tensor) -> list[Any]:
+    return [(tuple(x[i] for x in inputs), Y[i]) for i in range(60)]
+
+
+def test_rows_that_are_selected_or_sorted_by_content_are_refused() -> None:
+    with pytest.raises(UnsupportedLayer, match=r"last \(Linear\)"):
+        fitted(Uses(marked, width=4), items(TOKENS, MASK))
+    with pytest.raises(UnsupportedLayer, match=r"last \(Linear\)"):
+        fitted(Uses(beyond, width=4), items(TOKENS))
+    for time in (5, 7, 12):
+        model = Uses(by_length, nn.Embedding(50, 4, padding_idx=0), nn.LSTM(4, 8, batch_first=True)).requires_grad_(True)
+        model.first.requires_grad_(False)
+        with pytest.raises(UnsupportedLayer):
+            fitted(model, (torch.randint(1, 50, (60, time)), Y))
+
+
+def test_masks_and_lengths_may_be_inputs() -> None:
+    fitted(Uses(by_mask, width=4), items(TOKENS, MASK))
+    attention = nn.MultiheadAttention(4, 2, batch_first=True)
+    fitted(Uses(attending, attention, width=4), items(TOKENS, MASK))
+    fitted(Uses(of_lengths, nn.LSTM(4, 8, batch_first=True)), items(TOKENS, torch.randint(1, 6, (60,))))

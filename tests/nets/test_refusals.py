@@ -122,8 +122,8 @@ REFUSED: dict[str, tuple[Any, Any, Any, str]] = {
     "targets elsewhere": (linear(), CE, (X, Y.to("meta")), "data are on meta, the model is on cpu"),
     "parameters in half precision": (linear().bfloat16(), CE, (X.bfloat16(), Y), r"0\.weight is torch\.bfloat16.*autocast"),
     "time first": (Sequences(batch_first=False), CE, (X.view(60, 2, 3), Y), r"memory \(LSTM\).*batch_first=True"),
-    "time first, as long as the batch": (Sequences(batch_first=False), CE, (X.repeat(1, 2)[:, :9].view(60, 3, 3), Y), "alone"),
-    "no batch dimension": (Averages(), CE, (X, Y), r"output has shape \(2,\) for a batch of 3"),
+    "time first, as long as the batch": (Sequences(batch_first=False), CE, (X.repeat(1, 3)[:, :15].view(60, 5, 3), Y), "alone"),
+    "no batch dimension": (Averages(), CE, (X, Y), r"output has shape \(2,\) for a batch of 7"),
     "no batch dimension, own loss": (Averages(), lambda o, t: (o - t[:, None]).square().sum(1), (X, Y), "inner.weight.*alone"),
     "recomputed layers": (Recomputes(use_reentrant=True), CE, (X, Y), "use_reentrant=False"),
 }

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
 
 from privopt.errors import InputError
-from privopt.perexample.torch.data import call, moved, rows_of, synthetic
+from privopt.perexample.torch.data import call, kinds, moved, rows_of, synthetic
 from privopt.perexample.torch.draws import Draws
 from privopt.perexample.torch.record import record
 
@@ -74,9 +74,18 @@ def physical_batch_size(model: nn.Module, inputs: Any) -> int:
 
     examples = 2
     device = next(model.parameters()).device
-    made_up = moved(synthetic(rows_of(inputs, slice(0, 1)), examples, torch.Generator().manual_seed(0)), device)
-    with torch.autograd.graph.saved_tensors_hooks(weigh, lambda tensor: tensor), Draws(device).again(), record(model):
-        call(model, made_up)
+    first, generator = moved(rows_of(inputs, slice(0, 1)), device), torch.Generator().manual_seed(0)
+    *telling, plainest = kinds(first)
+    for kind in (*telling, plainest):
+        kept.clear()
+        made_up = synthetic(first, examples, generator, kind=kind)
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(weigh, lambda tensor: tensor), Draws(device).again(), record(model):
+                call(model, made_up)
+            break
+        except (RuntimeError, IndexError, ValueError):
+            if kind is plainest:
+                raise
     each = max(1, sum(kept.values())) / examples
     return int(min(max(MEMORY / each, 8), 4096))
 

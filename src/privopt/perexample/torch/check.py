@@ -1,45 +1,123 @@
-"""The check on attaching: gradients of made-up examples against plain autograd on each example alone.
+"""The check on attaching: made-up examples, all together and each alone.
 
 Only the shapes and types of the data are used, so a message may say all that torch says: it is about no example.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from privopt.errors import InputError, PrivoptError
-from privopt.perexample.torch.data import call, described, leaves, rows_of, score, synthetic
+from privopt.perexample.torch.data import Kind, call, described, kinds, leaves, rows_of, score, synthetic
 from privopt.perexample.torch.draws import Draws
-from privopt.perexample.torch.errors import UnsupportedLoss
+from privopt.perexample.torch.errors import UnsupportedLayer, UnsupportedLoss
 from privopt.perexample.torch.flat import Layout
 from privopt.perexample.torch.functions import gradients
+from privopt.perexample.torch.handed import Handed
 from privopt.perexample.torch.losses import Loss
-from privopt.perexample.torch.mixing import OF_HALVES, TOLERANCE, compare, noting_halves
+from privopt.perexample.torch.memory import Memory
+from privopt.perexample.torch.mixing import OF_HALVES, TOLERANCE, check_losses, compare, noting_halves
 from privopt.perexample.torch.record import Recorder
 
-EXAMPLES = 3
+TOGETHER, ALONE = 7, 5  # no period of one is a period of the other
+
+
+def normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """As features are."""
+    return torch.randn(shape, generator=generator)
+
+
+def wide(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Beyond what a model may take for a mark."""
+    return 5 * torch.randn(shape, generator=generator)
+
+
+def positive(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """For models that take a logarithm or a root."""
+    return torch.rand(shape, generator=generator) + 0.5
 
 
 def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> Any:
-    """Refuse a model or loss whose per-example gradients do not add up; give what the model makes of the made-up examples."""
-    generator = torch.Generator().manual_seed(0)
-    inputs = synthetic(inputs, EXAMPLES, generator)
-    targets = synthetic(targets, EXAMPLES, generator, positive=True)
-    layout = Layout(recorder.model)
-    weights = torch.tensor([1.0, -0.5, 2.0], dtype=layout.dtype, device=layout.device)
-    with _evaluating(recorder.model), Draws(layout.device).again():
-        output = tried("the model", lambda: call(recorder.model, inputs), inputs, layout)
+    """Refuse a model or loss whose per-example gradients do not add up; give what the model makes of the made-up examples.
+
+    Gradients are those of plain autograd on each example alone, without dropout; and, in the model's own mode, no example's loss
+    depends on another's. What cannot be told, because it is not finite, is tried on other examples.
+    """
+    layout, generator, start = Layout(recorder.model), torch.Generator().manual_seed(0), Memory(recorder.model)
+    output: Any = None
+    alone = together = False
+    try:
+        with Draws(layout.device).again(), torch.enable_grad():
+            for numbers in (normal, wide, positive):
+                if numbers is positive and alone and together:
+                    break
+                possible = kinds((inputs, targets))
+                for place, kind in enumerate(possible):
+                    made = _made_up(inputs, targets, numbers, kind, generator)
+                    try:
+                        found = _run(recorder, loss, layout, *made)
+                        alone = alone or _check_alone(recorder, loss, layout, *rows_of(made, slice(ALONE)))
+                        together = _check_together(recorder, loss, layout, *made) or together
+                    except InputError:
+                        if output is None and place == len(possible) - 1:
+                            raise
+                        continue
+                    output = found if output is None else output
+                    if (alone and together) or numbers is wide:
+                        break
+    finally:
+        start.restore()
+    if not (alone and together):
+        raise UnsupportedLayer(
+            "losses or gradients of made-up examples are not finite, so it cannot be told whether the model or the loss mixes "
+            "examples. Keep logarithms, roots and divisors away from 0, for one example alone as well (no std over the batch)."
+        )
+    return output
+
+
+def _made_up(
+    inputs: Any, targets: Any, numbers: Callable[..., Tensor], kind: Kind, generator: torch.Generator
+) -> tuple[Any, Any]:
+    made = synthetic(inputs, TOGETHER, generator, numbers=numbers, kind=kind)
+    return made, synthetic(targets, TOGETHER, generator, numbers=torch.rand, kind=Kind(boolean=kind.boolean))
+
+
+def _run(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, targets: Any) -> Any:
+    with _evaluating(recorder.model):
+        output = tried("the model", lambda: call(recorder.model, _own(inputs)), inputs, layout)
         tried("the loss", lambda: _scored(loss, output, targets), (output, targets), layout)
-        ours = layout.views(gradients(recorder, layout, loss, inputs, targets).weighted_sum(weights))
+    return output
+
+
+def _check_together(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, targets: Any) -> bool:
+    def losses() -> Tensor:
+        values = score(loss, call(recorder.model, inputs), targets)
+        if values.shape != (TOGETHER,):
+            raise UnsupportedLoss(
+                f"the loss gave a value of shape {tuple(values.shape)} for {TOGETHER} examples: one for each is needed."
+            )
+        return values
+
+    handed = Handed((inputs, targets), TOGETHER)
+    return bool(tried("the model in training", lambda: check_losses(recorder, layout, losses, handed), (inputs, targets), layout))
+
+
+def _check_alone(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, targets: Any) -> bool:
+    """Compare with plain autograd on each example alone. Whether that could be told."""
+    weights = torch.tensor([1.0, -0.5, 2.0, 1.5, -1.0], dtype=layout.dtype, device=layout.device)
+    halved: set[torch.dtype] = set()
+    with _evaluating(recorder.model):
+        grads = tried("the model", lambda: gradients(recorder, layout, loss, _own(inputs), targets), (inputs, targets), layout)
         alone: dict[str, Tensor] = {name: torch.zeros_like(parameter) for name, parameter in layout.parameters.items()}
-        halved: set[torch.dtype] = set()
         for i, weight in enumerate(weights.tolist()):
-            own = rows_of((inputs, targets), slice(i, i + 1))
-            with torch.enable_grad(), noting_halves(halved):
-                value = score(loss, call(recorder.model, own[0]), own[1])
+            own = _own(rows_of((inputs, targets), slice(i, i + 1)))
+            with noting_halves(halved):
+                value = tried("the model", partial(_scored_alone, recorder.model, loss, *own), own, layout)
             if value.shape != (1,):
                 raise UnsupportedLoss(
                     f"the loss gave a value of shape {tuple(value.shape)} for one example. Give one value for each: shape (1,)."
@@ -51,8 +129,17 @@ def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> An
                 if gradient is not None:
                     alone[name].add_(gradient.to_dense() if gradient.is_sparse else gradient, alpha=weight)
             found = ()  # one at a time is in memory
-    compare(ours, alone, OF_HALVES if halved else TOLERANCE[layout.dtype])
-    return output
+    ours = layout.views(grads.weighted_sum(weights))
+    return compare(ours, alone, OF_HALVES if halved else TOLERANCE[layout.dtype])
+
+
+def _scored_alone(model: nn.Module, loss: Loss, inputs: Any, targets: Any) -> Tensor:
+    return score(loss, call(model, inputs), targets)
+
+
+def _own(data: Any) -> Any:
+    """A copy, which a model may change in place."""
+    return tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, data)
 
 
 def tried(what: str, work: Callable[[], Any], given: Any, layout: Layout) -> Any:

@@ -1,13 +1,15 @@
 """Examples: tensors, or tuples or dicts of tensors, whose first dimension is the example."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
 
 from privopt.errors import InputError
+
+Numbers = Callable[..., Tensor]  # (shape, generator=…)
 
 
 def size_of(data: Any) -> int:
@@ -51,21 +53,62 @@ def score(loss: Callable[..., Tensor], output: Any, targets: Any) -> Tensor:
     return loss(output, *targets) if isinstance(targets, tuple | list) else loss(output, targets)
 
 
-def synthetic(data: Any, examples: int, generator: torch.Generator, *, positive: bool = False) -> Any:
-    """Made-up data of the same kind: normal (or uniform on [0, 1]) numbers, integers 0 and 1, and False."""
+class Kind(NamedTuple):
+    """What integers and booleans are made up: integers in a range without its end, booleans all alike or None: mixed."""
+
+    integers: tuple[int, int] = (0, 2)
+    boolean: bool | None = None
+
+
+PLAIN = Kind()
+KINDS = (  # from the most telling to what the pickiest model can take, such as lengths that are never 0
+    Kind((0, 4)),
+    Kind((1, 3)),
+    Kind((0, 2)),
+    Kind((0, 4), boolean=False),
+    Kind((1, 3), boolean=False),
+    Kind((0, 2), boolean=False),
+    Kind((1, 2), boolean=False),
+    Kind((1, 2), boolean=True),
+)
+
+
+def kinds(data: Any) -> list[Kind]:
+    """Those that differ for such data. A number that is in no table ends the process elsewhere than on the CPU: 0 and 1 only."""
+    tensors = [x for x in leaves(data) if isinstance(x, Tensor)]
+    whole = any(x.dtype != torch.bool and not x.is_floating_point() for x in tensors)
+    flags = any(x.dtype == torch.bool for x in tensors)
+    found: dict[tuple[object, object], Kind] = {}
+    for kind in KINDS:
+        if kind.integers[1] <= 2 or not whole or all(x.device.type == "cpu" for x in tensors):
+            found.setdefault((whole and kind.integers, flags and kind.boolean), kind)
+    return list(found.values())
+
+
+def synthetic(data: Any, examples: int, generator: torch.Generator, *, numbers: Numbers = torch.randn, kind: Kind = PLAIN) -> Any:
+    """Made-up data of the same shapes and types."""
 
     def made(x: Any) -> Any:
         if not isinstance(x, Tensor):
             return x
         shape = (examples, *x.shape[1:])
         if x.dtype == torch.bool:
-            return torch.zeros(shape, dtype=x.dtype, device=x.device)
+            return _flags(shape, kind.boolean, generator).to(x)
         if x.is_floating_point():
-            draw = torch.rand if positive else torch.randn
-            return draw(shape, generator=generator).to(x)
-        return torch.randint(0, 2, shape, generator=generator).to(x)
+            return numbers(shape, generator=generator).to(x)
+        return torch.randint(*kind.integers, shape, generator=generator).to(x)
 
     return tree_map(made, data)
+
+
+def _flags(shape: tuple[int, ...], value: bool | None, generator: torch.Generator) -> Tensor:
+    """Booleans; of those that are mixed, each example has both, as a mask that hides everything leaves no number."""
+    if value is not None:
+        return torch.full(shape, value)
+    flags = torch.rand(shape, generator=generator) < 0.5
+    if len(shape) > 1 and shape[-1]:
+        flags[..., -1], flags[..., 0] = True, False
+    return flags
 
 
 def described(data: Any) -> str:

@@ -21,13 +21,12 @@ from privopt.perexample.torch.grads import TorchGrads
 from privopt.perexample.torch.handed import Handed
 from privopt.perexample.torch.memory import Memory
 from privopt.perexample.torch.record import Recorder
-from privopt.perexample.torch.tape import NO_GRADIENT
+from privopt.perexample.torch.tape import HIDING, NO_GRADIENT
 
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}  # of gradients that are computed in two ways
 AGAIN = {torch.float64: 1e-11, torch.float32: 1e-5}  # of what is computed twice in one way
 OF_HALVES = 5e-2
 MIXES = "Either the model or the loss mixes examples: the batch must be the first dimension everywhere."
-HIDING = "the model calls torch.utils.checkpoint with use_reentrant=True, which hides its layers. Use use_reentrant=False."
 
 
 class _Pass(NamedTuple):

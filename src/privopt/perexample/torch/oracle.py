@@ -29,8 +29,8 @@ class TorchOracle:
     example. The loss gives one value for each example; a loss module of torch is made to. The parameters of the model become
     views of one vector, `flat.vector`, which is θ. With `chunk` a batch goes through the model so many examples at a time.
 
-    Unless `check` is False, gradients of three made-up examples are compared with plain autograd on each alone, so a model that
-    mixes examples, or uses a parameter where it cannot be seen, is refused here and not found out later.
+    Unless `check` is False, gradients of made-up examples are compared with plain autograd on each alone, so a model that mixes
+    examples, or uses a parameter where it cannot be seen, is refused here and not found out later.
 
     >>> _ = torch.manual_seed(0)
     >>> oracle = TorchOracle(nn.Linear(3, 2), nn.CrossEntropyLoss(), torch.randn(5, 3), torch.tensor([0, 1, 0, 1, 1]))

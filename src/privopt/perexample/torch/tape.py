@@ -18,6 +18,7 @@ from privopt.perexample.torch.room import Room
 
 Found = Iterable[tuple[nn.Parameter, Factor]]
 Gradients = Sequence[Tensor | None]  # of a tap's edges; None: nothing depends on it
+HIDING = "the model calls torch.utils.checkpoint with use_reentrant=True, which hides its layers. Use use_reentrant=False."
 NO_GRADIENT = "the losses depend on no trainable parameter. Is something frozen, detached or computed under torch.no_grad()?"
 
 
@@ -99,6 +100,4 @@ def _backward(losses: Tensor, edges: Sequence[GradientEdge]) -> Gradients:
     except RuntimeError as error:
         if "use_reentrant" not in str(error):
             raise
-        raise UnsupportedLayer(
-            "the model calls torch.utils.checkpoint with use_reentrant=True, which hides its layers. Use use_reentrant=False."
-        ) from None
+        raise UnsupportedLayer(HIDING) from None
