@@ -14,7 +14,8 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils.checkpoint import checkpoint as recomputed
 
 from privopt import Budget
-from privopt.nets import Private, UnsupportedLayer, fit, make_private
+from privopt.errors import InputError
+from privopt.nets import Private, UnsupportedLayer, clipped_sum, fit, make_private, per_example_norms
 
 BUDGET = Budget(3.0, 1e-5)
 X = torch.randn(60, 6, generator=torch.Generator().manual_seed(0))
@@ -341,3 +342,114 @@ def test_masks_and_lengths_may_be_inputs() -> None:
     attention = nn.MultiheadAttention(4, 2, batch_first=True)
     fitted(Uses(attending, attention, width=4), items(TOKENS, MASK))
     fitted(Uses(of_lengths, nn.LSTM(4, 8, batch_first=True)), items(TOKENS, torch.randint(1, 6, (60,))))
+
+
+# ---------------------------------------------------------------- what is not a parameter, and models that change
+
+
+class Remembers(nn.Module):
+    """A model that keeps something, changed by what it is given."""
+
+    def __init__(self, keep: Callable[[Tensor, Tensor], Tensor], *, frozen: bool = False) -> None:
+        super().__init__()
+        self.inner, self._keep = nn.Linear(6, 2), keep
+        if frozen:
+            self.kept = nn.Parameter(torch.zeros(6), requires_grad=False)
+        else:
+            self.register_buffer("kept", torch.zeros(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.kept.data = self._keep(self.kept, x.detach())
+        return self.inner(x)
+
+
+def average(kept: Tensor, x: Tensor) -> Tensor:
+    return 0.999 * kept + 0.001 * x.mean(0)
+
+
+def count(kept: Tensor, x: Tensor) -> Tensor:
+    return kept + 1
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["buffer", "frozen parameter"])
+@pytest.mark.parametrize("by_loop", [False, True], ids=["fit", "loop"])
+def test_what_remembers_examples_without_noise_is_refused_by_name(frozen: bool, by_loop: bool) -> None:
+    model = Remembers(average, frozen=frozen)
+    with pytest.raises(UnsupportedLayer, match="kept keeps something of the examples"):
+        run(private(model), HONEST["losses"]) if by_loop else fitted(model)
+    assert not model.kept.any()
+    model = Remembers(count, frozen=frozen)
+    run(private(model), HONEST["losses"]) if by_loop else fitted(model)
+    assert bool((model.kept == (2 if by_loop else 1)).all())
+
+
+@pytest.mark.parametrize("table", [nn.Embedding, nn.EmbeddingBag])
+def test_a_table_that_examples_change_is_refused_if_it_is_frozen_as_well(table: type[nn.Module]) -> None:
+    frozen = table(9, 4, max_norm=1.0).requires_grad_(False)
+    with pytest.raises(UnsupportedLayer, match=rf"0 \({table.__name__}\) has max_norm.*max_norm=None"):
+        fitted(nn.Sequential(frozen, nn.Flatten(), nn.Linear(4, 2)), (torch.ones(60, 1, dtype=torch.long), Y))
+
+
+def insert(model: nn.Sequential) -> None:
+    model[1] = nn.BatchNorm1d(8, affine=False)
+
+
+def assign(model: nn.Sequential) -> None:
+    model.load_state_dict({key: value.clone() for key, value in model.state_dict().items()}, assign=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (insert, "the modules of the model are not those"),
+        (lambda model: model.append(nn.Linear(2, 2)), "the modules of the model are not those"),
+        (lambda model: model[0].register_parameter("bias", None), "the parameters of 0 are not those"),
+        (assign, "the parameters of 0 are not those"),
+        (lambda model: model[2].requires_grad_(False), r"2\.weight was frozen, or set free"),
+    ],
+    ids=["inserted", "appended", "removed", "assigned", "frozen"],
+)
+def test_a_model_that_is_changed_after_it_was_attached_is_refused(change: Callable[[Any], None], message: str) -> None:
+    loop = private(network(), rounds=3)
+    for x, y in loop.loader:
+        if loop.step(lambda x=x, y=y: own(loop.model(x), y)):  # type: ignore[misc]
+            break
+    change(loop.model)
+    with pytest.raises(InputError, match=rf"{message}.*call make_private after"):
+        run(loop, HONEST["losses"])
+    assert loop.rounds == 1
+
+
+class Learns(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.temperature = nn.Parameter(torch.ones(()))
+
+    def forward(self, output: Tensor, targets: Tensor) -> Tensor:
+        return own(output * self.temperature, targets)
+
+
+def test_a_loss_that_would_be_trained_is_refused() -> None:
+    with pytest.raises(InputError, match=r"Learns\) has trainable parameters"):
+        fitted(network(), loss=Learns())
+    fitted(network(), loss=Learns().requires_grad_(False))
+
+
+# ---------------------------------------------------------------- functions for research
+
+
+def test_raw_norms_and_sums_of_what_mixes_are_refused() -> None:
+    model, loss = Uses(lambda m, x: m.plain(x - x.mean(0))), nn.CrossEntropyLoss()
+    with pytest.raises(UnsupportedLayer, match="mixes examples"):
+        per_example_norms(model, loss, X, Y)
+    with pytest.raises(UnsupportedLayer, match="mixes examples"):
+        clipped_sum(model, loss, X, Y, 1.0)
+
+
+def test_arguments_that_are_named_count() -> None:
+    """Weights of a bag, given by name, scale its gradient."""
+    bags = Uses(lambda m, ids, weights: m.more[0](ids, per_sample_weights=weights), nn.EmbeddingBag(9, 2, mode="sum"))
+    ids, weights = torch.tensor([[1, 2], [3, 4]]), torch.tensor([[3.0, 4.0], [0.0, 2.0]])
+    norms = per_example_norms(bags, lambda output: output[:, 0], (ids, weights))
+    torch.testing.assert_close(norms, weights.norm(dim=1))

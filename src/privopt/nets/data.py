@@ -11,6 +11,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_co
 from privopt.errors import InputError
 from privopt.perexample.torch.data import call, kinds, moved, rows_of, synthetic
 from privopt.perexample.torch.draws import Draws
+from privopt.perexample.torch.memory import Memory
 from privopt.perexample.torch.record import record
 
 MEMORY = 64 << 20  # bytes of activations at a time
@@ -74,6 +75,7 @@ def physical_batch_size(model: nn.Module, inputs: Any) -> int:
 
     examples = 2
     device = next(model.parameters()).device
+    start = Memory(model)
     first, generator = moved(rows_of(inputs, slice(0, 1)), device), torch.Generator().manual_seed(0)
     *telling, plainest = kinds(first)
     for kind in (*telling, plainest):
@@ -86,6 +88,8 @@ def physical_batch_size(model: nn.Module, inputs: Any) -> int:
         except (RuntimeError, IndexError, ValueError):
             if kind is plainest:
                 raise
+        finally:
+            start.restore()
     each = max(1, sum(kept.values())) / examples
     return int(min(max(MEMORY / each, 8), 4096))
 

@@ -16,6 +16,7 @@ from privopt.measure.measurement import Measurement
 from privopt.measure.mechanisms import gaussian
 from privopt.measure.open_round import OpenRound
 from privopt.measure.queries import gradient
+from privopt.nets.attached import Attached
 from privopt.nets.data import as_dataset, as_model, content, first_of, physical_batch_size, values
 from privopt.nets.dropout import Dropout
 from privopt.nets.plan import Schedule, schedule
@@ -96,7 +97,7 @@ class Private:
     ) -> None:
         self.model, self.optimizer = model, optimizer
         self._data, self._planned, self._budget, self._accountant = data, planned, budget, accountant
-        self._recorder, self._layout = Recorder(model), Layout(model)
+        self._recorder, self._layout, self._attached = Recorder(model), Layout(model), Attached(model)
         _check_optimizer(optimizer, self._layout)
         self._chunk = chunk or self._measured_chunk()
         clip = as_clip(clip_bound)
@@ -169,6 +170,7 @@ class Private:
             raise InputError(
                 f"step(…) is given a {type(closure).__name__}, but it computes the losses itself: step(lambda: loss(…))."
             )
+        self._attached.check()
         if not self._checked and self._handed > 1:
             with self._numbers(COMPUTING):
                 handed = Handed(self._piece, self._handed)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from privopt.measure.randomness import Rng
 from privopt.perexample.design import Frame
 from privopt.perexample.grads import Vector
-from privopt.perexample.torch import per_example_norms
+from privopt.perexample.torch import per_example_gradients
 from privopt.perexample.torch.data import synthetic
 
 LENGTH = 5.0  # of a typical row when it enters a network
@@ -50,7 +50,7 @@ def gradient_norm(model: nn.Sequential, inputs: int) -> float:
     """The length of the gradient of a score with respect to all parameters, for made-up rows of length `LENGTH`."""
     rows: Tensor = synthetic(torch.zeros(1, inputs), PROBES, torch.Generator().manual_seed(0))
     rows *= LENGTH / rows.norm(dim=1, keepdim=True)
-    norms = per_example_norms(model, lambda scores, _: scores[:, 0], rows, torch.zeros(PROBES))
+    norms = per_example_gradients(model, lambda scores, _: scores[:, 0], rows, torch.zeros(PROBES)).norms()
     return float(norms.square().mean().sqrt())
 
 

@@ -36,11 +36,15 @@ def per_example_gradients(model: nn.Module, loss: Loss, inputs: Any, targets: An
 def per_example_norms(model: nn.Module, loss: Loss, inputs: Any, targets: Any = None) -> Tensor:
     """‖∇ lossᵢ‖₂ for each example of a batch. **Not private**: norms of raw gradients.
 
+    A model that mixes examples is refused, as it is by `TorchOracle`.
+
     >>> model = nn.Linear(2, 1, bias=False)
     >>> per_example_norms(model, lambda output: output.sum(1), torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
     tensor([5., 1.])
     """
-    return per_example_gradients(model, loss, inputs, targets).norms()
+    from privopt.perexample.torch.oracle import TorchOracle
+
+    return TorchOracle(model, loss, inputs, targets)(None, None).norms()
 
 
 def clipped_sum(
@@ -56,6 +60,6 @@ def clipped_sum(
     """
     from privopt.perexample.torch.oracle import TorchOracle
 
-    oracle = TorchOracle(model, loss, inputs, targets, chunk=chunk, check=False)
+    oracle = TorchOracle(model, loss, inputs, targets, chunk=chunk)
     total = oracle(None, None).fold(clip_weights(clip_bound))
     return oracle.layout.views(total)

@@ -83,6 +83,11 @@ class TorchOracle:
         self.model, self.loss, self.chunk = model, per_example(loss), chunk
         self._recorder = Recorder(model)
         self.layout = Layout(model)
+        if isinstance(loss, nn.Module) and any(p.requires_grad and p not in self.layout.names for p in loss.parameters()):
+            raise InputError(
+                f"the loss ({type(loss).__name__}) has trainable parameters, which would stay as they are. Make them part of the "
+                "model, or freeze them: loss.requires_grad_(False)."
+            )
         if check and self._size:
             output = check_model(self._recorder, self.loss, *self._read(slice(0, 1)))
             if isinstance(output, Tensor) and isinstance(targets, Tensor):

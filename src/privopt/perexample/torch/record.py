@@ -44,7 +44,9 @@ class _Observed:
             if not tape.recording or not output.requires_grad:
                 return output
             if kwargs:
-                args = inspect.signature(own).bind(module, *args, **kwargs).args[1:]
+                bound = inspect.signature(own).bind(module, *args, **kwargs)
+                bound.apply_defaults()  # `args` would end at the first one that was left out
+                args = bound.args[1:]
             if output._is_view():
                 output = output.clone()  # an in-place change of a view would bypass the tap
             kept = [x.detach() for x in args if isinstance(x, Tensor)]
