@@ -272,6 +272,26 @@ def test_a_model_whose_examples_are_each_for_themselves_is_fitted(name: str) -> 
     fitted(HONEST_MODELS[name](), (X.abs() + 0.1, Y))
 
 
+def packed(m: Uses, x: Tensor) -> Tensor:
+    lengths = (x > 0).sum(1).clamp(min=1)
+    steps = pack_padded_sequence(x[..., None], lengths, batch_first=True, enforce_sorted=False)
+    return m.last(m.more[0](steps)[1][0][-1]) + 0 * m.first(x).sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize("by_loop", [False, True], ids=["fit", "loop"])
+@pytest.mark.parametrize("kind", ["attention", "memory"])
+def test_layers_that_draw_dropout_in_an_order_of_their_own_train(kind: str, by_loop: bool) -> None:
+    if kind == "memory":
+        model: nn.Module = Uses(packed, nn.LSTM(1, 8, 2, batch_first=True, dropout=0.5))
+    else:
+        layer = nn.TransformerEncoderLayer(6, 2, 8, dropout=0.5, batch_first=True)
+        model = nn.Sequential(nn.Unflatten(1, (1, 6)), layer, nn.Flatten(), nn.Linear(6, 2))
+    if by_loop:
+        run(private(model), HONEST["losses"])
+    else:
+        fitted(model)
+
+
 def test_a_model_is_fitted_where_gradients_are_turned_off() -> None:
     with torch.no_grad():
         fitted(network())

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -161,7 +162,7 @@ class Private:
     def step(self, closure: Callable[[], Tensor]) -> bool:
         """Use one piece of a batch: `closure` computes its losses, one for each example. Whether the model was updated.
 
-        The last piece of a round updates it: `if private.step(...): scheduler.step()`. The first closure is called six times,
+        The last piece of a round updates it: `if private.step(...): scheduler.step()`. The first closure is called seven times,
         with rows of its batch overwritten, to check that no example's loss depends on another's; nothing is paid before that.
         """
         if self._open is None or not self._handed:
@@ -174,7 +175,8 @@ class Private:
         if not self._checked and self._handed > 1:
             with self._numbers(COMPUTING):
                 handed = Handed(self._piece, self._handed)
-                self._checked = check_losses(self._recorder, self._layout, lambda: self._losses(closure), handed)
+                losses = partial(self._losses, closure)
+                self._checked = check_losses(self._recorder, self._layout, losses, handed, plainly=True)
         with self._numbers(COMPUTING), torch.enable_grad(), self._recorder.record() as tape:
             factors = tape.factors(self._losses(closure))
         names = self._layout.names

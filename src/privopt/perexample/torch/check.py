@@ -3,8 +3,7 @@
 Only the shapes and types of the data are used, so a message may say all that torch says: it is about no example.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -21,7 +20,7 @@ from privopt.perexample.torch.functions import gradients
 from privopt.perexample.torch.handed import Handed
 from privopt.perexample.torch.losses import Loss
 from privopt.perexample.torch.memory import Memory
-from privopt.perexample.torch.mixing import OF_HALVES, TOLERANCE, check_losses, compare, noting_halves
+from privopt.perexample.torch.mixing import OF_HALVES, TOLERANCE, check_losses, compare, evaluating, noting_halves
 from privopt.perexample.torch.record import Recorder
 
 TOGETHER, ALONE = 7, 5  # no period of one is a period of the other
@@ -88,7 +87,7 @@ def _made_up(
 
 
 def _run(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, targets: Any) -> Any:
-    with _evaluating(recorder.model):
+    with evaluating(recorder.model):
         output = tried("the model", lambda: call(recorder.model, _own(inputs)), inputs, layout)
         tried("the loss", lambda: _scored(loss, output, targets), (output, targets), layout)
     return output
@@ -111,7 +110,7 @@ def _check_alone(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, ta
     """Compare with plain autograd on each example alone. Whether that could be told."""
     weights = torch.tensor([1.0, -0.5, 2.0, 1.5, -1.0], dtype=layout.dtype, device=layout.device)
     halved: set[torch.dtype] = set()
-    with _evaluating(recorder.model):
+    with evaluating(recorder.model):
         grads = tried("the model", lambda: gradients(recorder, layout, loss, _own(inputs), targets), (inputs, targets), layout)
         alone: dict[str, Tensor] = {name: torch.zeros_like(parameter) for name, parameter in layout.parameters.items()}
         for i, weight in enumerate(weights.tolist()):
@@ -162,15 +161,3 @@ def _scored(loss: Loss, output: Any, targets: Any) -> None:
     value = score(loss, output, targets)
     if not isinstance(value, Tensor):
         raise UnsupportedLoss(f"the loss gave a {type(value).__name__}, but a tensor of one value for each example is needed.")
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Without dropout, for a while."""
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        model.eval()
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode

@@ -1,8 +1,8 @@
-"""Mixing: whether the loss of one example depends on the others of its batch, or the gradients do not add up.
+"""Mixing: whether the loss of one example depends on the others of its batch.
 
 Half of the examples are taken. The rows of the others are overwritten with rows of the same batch, and all is computed again with
 the same random numbers: losses and gradients of those that are taken stay as they were, an example that is not taken has no
-gradient at all, the sum is that of plain autograd, and the model remembers the same. The halves follow no period, as a model may.
+gradient at all, and the model remembers the same. The halves follow no period, as a model may.
 """
 
 import random
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from privopt.perexample.torch.draws import Draws
 from privopt.perexample.torch.errors import UnsupportedLayer, UnsupportedLoss
@@ -36,16 +36,19 @@ class _Pass(NamedTuple):
     memory: Memory
 
 
-def check_losses(recorder: Recorder, layout: Layout, losses: Callable[[], Tensor], handed: Handed) -> bool:
+def check_losses(
+    recorder: Recorder, layout: Layout, losses: Callable[[], Tensor], handed: Handed, *, plainly: bool = False
+) -> bool:
     """Refuse losses that mix the examples that were handed out. Whether that could be told: all that was compared is finite.
 
-    Rows whose losses or gradients are not finite are overwritten first, as they could spread.
+    Rows whose losses or gradients are not finite are overwritten first, as they could spread. `plainly`: the sum of the gradients
+    is compared with that of plain autograd, too, without dropout.
     """
     rows = _without(handed.order, handed.finite())
     start, again = Memory(recorder.model), _Draws(layout.device)
     try:
         for _ in range(2):
-            usable = _told(recorder, layout, losses, handed, start, again, rows)
+            usable = _told(recorder, layout, losses, handed, start, again, rows, plainly)
             if bool(usable.all()):
                 return True
             rows = _without(rows, usable)
@@ -56,7 +59,14 @@ def check_losses(recorder: Recorder, layout: Layout, losses: Callable[[], Tensor
 
 
 def _told(
-    recorder: Recorder, layout: Layout, losses: Callable[[], Tensor], handed: Handed, start: Memory, again: "_Draws", rows: Tensor
+    recorder: Recorder,
+    layout: Layout,
+    losses: Callable[[], Tensor],
+    handed: Handed,
+    start: Memory,
+    again: "_Draws",
+    rows: Tensor,
+    plainly: bool,
 ) -> Tensor:
     """Check these rows. Gives which of them have losses and gradients that are finite."""
 
@@ -70,6 +80,7 @@ def _told(
     def passed(rows: Tensor, taken: Tensor) -> _Pass:
         with given(rows), recorder.record() as tape:
             found = losses()
+            refuse_hidden_layers(found)
             factors = tape.factors(found * taken.to(found.device))
         grads = TorchGrads(layout, {layout.names[key]: factor for key, factor in factors.items()}, len(taken))
         total = layout.views(grads.weighted_sum(torch.ones(len(taken))))
@@ -77,17 +88,16 @@ def _told(
         return _Pass(found.detach().cpu(), norms, total, Memory(recorder.model))
 
     odd, usable, halves = _odd(len(rows)), torch.ones(len(rows), dtype=torch.bool), set[torch.dtype]()
-    with given(rows), noting_halves(halves):
-        plain = _plain(layout, losses(), odd)
     for taken in (~odd, odd):
         before = passed(rows, taken)
         if mixed := [name for name, norms in before.norms.items() if bool((norms[~taken] > 0).any())]:
             raise UnsupportedLayer(f"the gradients of {some(mixed)} are not those of each example alone. {MIXES}")
-        after = passed(_overwritten(rows, taken), taken)
+        with noting_halves(halves):
+            after = passed(_overwritten(rows, taken), taken)
         if others := after.memory.other_than(before.memory):
             raise UnsupportedLayer(
                 f"{some(others)} keeps something of the examples, which no noise hides: it is not a parameter that is trained. "
-                "Fix it before training (register_buffer and no update in forward), or do without it."
+                "Compute it before training and leave it as it is then, or do without it."
             )
         tolerance = OF_HALVES if halves else AGAIN[layout.dtype]
         if not _alike(before, after, taken, tolerance):
@@ -102,7 +112,11 @@ def _told(
             )
         for found in (before.losses, *before.norms.values()):
             usable &= ~taken | found.isfinite()
-    compare(before.total, plain, OF_HALVES if halves else TOLERANCE[layout.dtype])
+    if plainly:
+        with evaluating(recorder.model):  # layers draw their dropout in another order while they are watched
+            with given(rows), noting_halves(halves):
+                plain = _plain(layout, losses(), odd)
+            compare(passed(rows, odd).total, plain, OF_HALVES if halves else TOLERANCE[layout.dtype])
     return usable
 
 
@@ -134,6 +148,18 @@ def noting_halves(found: set[torch.dtype]) -> Iterator[None]:
 
     with torch.autograd.graph.saved_tensors_hooks(look, lambda tensor: tensor):
         yield
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Without dropout, for a while."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 def refuse_hidden_layers(losses: Tensor) -> None:
@@ -173,7 +199,7 @@ def _odd(count: int) -> Tensor:
 
 def _plain(layout: Layout, losses: Tensor, taken: Tensor) -> dict[str, Tensor]:
     """The gradient of the sum of the losses that are taken."""
-    if losses.ndim == 1 and not losses.requires_grad:
+    if not losses.requires_grad:
         raise UnsupportedLoss(NO_GRADIENT)
     refuse_hidden_layers(losses)
     found = torch.autograd.grad(losses[taken.to(losses.device)].sum(), list(layout.parameters.values()), allow_unused=True)
