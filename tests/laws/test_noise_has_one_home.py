@@ -30,7 +30,7 @@ DRAWN = {  # by these names, and by no others
     "perexample/public.py": {"permutation", "Generator", "PCG64DXSM"},  # the order of public rows: it hides nothing
     "measure/torch_randomness.py": {"normal_", "Generator"},
     "perexample/torch/data.py": {"rand", "randn", "randint"},  # made-up examples, to try a model on: they hide nothing
-    "perexample/torch/check.py": {"Generator"},
+    "perexample/torch/check.py": {"rand", "randn", "Generator"},
     "nets/data.py": {"Generator"},
     "nets/dropout.py": {"integers"},  # the seed of dropout
     "perexample/torch/chunked.py": {"randint"},  # the same

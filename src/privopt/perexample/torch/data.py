@@ -56,7 +56,7 @@ def score(loss: Callable[..., Tensor], output: Any, targets: Any) -> Tensor:
 class Kind(NamedTuple):
     """What integers and booleans are made up: integers in a range without its end, booleans all alike or None: mixed."""
 
-    integers: tuple[int, int] = (0, 2)
+    span: tuple[int, int] = (0, 2)
     boolean: bool | None = None
 
 
@@ -80,8 +80,8 @@ def kinds(data: Any) -> list[Kind]:
     flags = any(x.dtype == torch.bool for x in tensors)
     found: dict[tuple[object, object], Kind] = {}
     for kind in KINDS:
-        if kind.integers[1] <= 2 or not whole or all(x.device.type == "cpu" for x in tensors):
-            found.setdefault((whole and kind.integers, flags and kind.boolean), kind)
+        if kind.span[1] <= 2 or not whole or all(x.device.type == "cpu" for x in tensors):
+            found.setdefault((whole and kind.span, flags and kind.boolean), kind)
     return list(found.values())
 
 
@@ -96,7 +96,7 @@ def synthetic(data: Any, examples: int, generator: torch.Generator, *, numbers: 
             return _flags(shape, kind.boolean, generator).to(x)
         if x.is_floating_point():
             return numbers(shape, generator=generator).to(x)
-        return torch.randint(*kind.integers, shape, generator=generator).to(x)
+        return torch.randint(*kind.span, shape, generator=generator).to(x)
 
     return tree_map(made, data)
 
