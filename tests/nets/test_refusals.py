@@ -3,6 +3,7 @@
 Nothing is paid, no file is made, and no message holds a private value or a stack trace of torch's.
 """
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ REFUSED: dict[str, tuple[Any, Any, Any, str]] = {
     "no loss": (linear(), "cross_entropy", (X, Y), "loss is a str"),
     "no model": (lambda x: x, CE, (X, Y), "torch.nn.Module is needed"),
     "no length": (linear(), CE, Endless(), "Endless has no length.*map-style"),
-    "a loader": (linear(), CE, torch.utils.data.DataLoader(TensorDataset(X, Y)), "DataLoader has no length"),
+    "a loader": (linear(), CE, torch.utils.data.DataLoader(TensorDataset(X, Y)), "give the loader's dataset"),
     "arrays": (linear(), CE, (X.numpy(), Y.numpy()), r"\(ndarray, ndarray\).*torch\.as_tensor"),
     "more inputs than targets": (linear(), CE, (X, Y[:5]), "60 inputs, but 5 targets"),
     "a scalar target": (linear(), CE, (X, Y[0]), "60 inputs, but no targets"),
@@ -155,7 +156,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_paid(name: str, tm
         ({"method": "sgd"}, "method is 'sgd'; the methods are dp-adam"),
         ({"options": {"momentum": 0.9}}, "no option momentum; its options are first_decay"),
         ({"options": {"rounds": 9}}, "no option rounds"),
-        ({"clip_bound": -1.0}, "clip bound"),
+        ({"clip_bound": -1.0}, "clip_bound is -1.0"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"rounds": 0}, "rounds is 0"),
         ({"rounds": 2.5}, r"rounds is 2\.5, but it is a whole number"),
@@ -173,6 +174,43 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_paid(name: str, tm
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(PrivoptError, match=message):
         fit(linear(), CE, (X, Y), **({"budget": BUDGET, "rounds": 2, "batch_size": 20} | settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"budget": 3.0}, "it is a Budget"),
+        ({"ledger": 3}, "it is a Ledger"),
+        ({"clip_bound": "1"}, "clip_bound is '1'"),
+        ({"clip_bound": 0.0}, "clip_bound is 0.0"),
+        ({"physical_batch_size": -5}, "physical_batch_size is -5"),
+        ({"seed": -1}, "the seed is -1"),
+        ({"learning_rate": lambda round_: float("nan")}, "learning_rate is nan"),
+    ],
+)
+def test_settings_of_another_kind_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(PrivoptError, match=message):
+        fit(linear(), CE, (X, Y), **({"budget": BUDGET, "rounds": 2, "batch_size": 20} | settings))
+
+
+def test_a_scripted_model_is_refused_by_name() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch would like to be rid of it, too
+        scripted = torch.jit.script(linear())
+    with pytest.raises(PrivoptError, match="TorchScript"):
+        fit(scripted, CE, (X, Y), budget=BUDGET, rounds=2, batch_size=20)
+
+
+def test_a_step_of_the_optimizer_with_raw_gradients_is_refused_in_the_loop_and_fine_after_it() -> None:
+    model = linear()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    private = make_private(model, optimizer, (X, Y), budget=BUDGET, rounds=2, batch_size=20)
+    loss = torch.nn.CrossEntropyLoss(reduction="none")
+    for x, y in private.loader:
+        private.step(lambda x=x, y=y: loss(model(x), y))  # type: ignore[misc]
+        with pytest.raises(PrivoptError, match="gradients that are not private"):
+            optimizer.step()
+    optimizer.step()
 
 
 def test_a_delta_of_one_in_n_is_warned_about_where_it_is_given() -> None:

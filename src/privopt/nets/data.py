@@ -1,12 +1,12 @@
 """Data for networks: a dataset with a length, or tensors; and how many examples go through the model at a time."""
 
 import hashlib
-import pickle
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from privopt.errors import InputError
 from privopt.perexample.torch.data import call, kinds, moved, rows_of, synthetic
@@ -15,7 +15,6 @@ from privopt.perexample.torch.memory import Memory
 from privopt.perexample.torch.record import record
 
 MEMORY = 64 << 20  # bytes of activations at a time
-SAMPLED = 64  # examples whose content is fingerprinted
 
 
 def as_dataset(data: Any) -> Dataset[Any]:
@@ -31,6 +30,8 @@ def as_dataset(data: Any) -> Dataset[Any]:
             sizes = [part.shape[0] if part.ndim else "no" for part in data]
             raise InputError(f"there are {sizes[0]} inputs, but {sizes[1]} targets.")
         return TensorDataset(data[0], data[1])
+    if isinstance(data, DataLoader):
+        raise InputError("privopt draws the batches itself, at random for each round: give the loader's dataset, loader.dataset.")
     if isinstance(data, IterableDataset) or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         raise InputError(
             f"{type(data).__name__} has no length, so examples cannot be sampled from it. Give a map-style Dataset, with __len__ "
@@ -100,15 +101,15 @@ def fingerprint(dataset: Dataset[Any], model: nn.Module, settings: object) -> st
 
 
 def content(dataset: Dataset[Any]) -> str:
-    """A fingerprint of the data: of all of a TensorDataset, of some examples of any other."""
+    """A fingerprint of all of the data; of examples that are drawn anew each time, as they are for one seed of torch's."""
     digest = hashlib.sha256()
     if isinstance(dataset, TensorDataset):
         _feed(digest, dataset.tensors)
     else:
-        size = len(dataset)  # type: ignore[arg-type]
-        _feed(digest, size)
-        for place in range(0, size, max(1, size // SAMPLED)):
-            digest.update(pickle.dumps(dataset[place]))
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            for place in range(len(dataset)):  # type: ignore[arg-type]
+                _feed(digest, dataset[place])
     return digest.hexdigest()
 
 
@@ -132,5 +133,8 @@ def _feed(digest: Any, value: Any) -> None:
         digest.update(f"{len(value)}".encode())
         for inner in value:
             _feed(digest, inner)
+    elif isinstance(value, np.ndarray) and value.dtype != object:
+        digest.update(repr((value.dtype, value.shape)).encode())
+        digest.update(np.ascontiguousarray(value))
     else:
         digest.update(repr(value).encode())

@@ -20,7 +20,7 @@ from privopt.measure.randomness import Rng, generator
 from privopt.nets.data import as_dataset, as_model, fingerprint, first_of, pairs, physical_batch_size
 from privopt.nets.dropout import Dropout
 from privopt.nets.mode import training
-from privopt.nets.plan import noise_for, schedule
+from privopt.nets.plan import check_given, noise_for, schedule
 from privopt.nets.public import PublicExamples, described
 from privopt.nets.public_loss import public_loss
 from privopt.perexample.torch import TorchGrads, TorchOracle
@@ -109,6 +109,7 @@ def fit(
     >>> bool((result.model(x).argmax(1) == y).float().mean() > 0.8), round(result.privacy.statement.epsilon, 1)
     (True, 3.0)
     """
+    check_given(budget, ledger, clip_bound, physical_batch_size)
     data = as_dataset(dataset)
     planned = schedule(len(data), batch_size, epochs, rounds)  # type: ignore[arg-type]
     data = pairs(data)
@@ -124,8 +125,9 @@ def fit(
     if "learning_rate" in parameters and learning_rate is None and method not in RATES:
         raise InputError(f"{method} has no default learning rate for networks: say learning_rate=….")
     rate = RATES.get(method) if learning_rate is None else learning_rate
-    if rate is not None and not callable(rate) and not (isinstance(rate, Real) and 0 < rate < math.inf):
-        raise InputError(f"learning_rate is {rate!r}, but it is a finite number > 0, or a function of the round.")
+    for value in map(rate, range(planned.rounds)) if callable(rate) else [] if rate is None else [rate]:
+        if not (isinstance(value, Real) and 0 <= value < math.inf and (value > 0 or callable(rate))):
+            raise InputError(f"learning_rate is {value!r}, but it is a finite number > 0, or a function of the round to one.")
     allowed = [name for name in parameters if name not in OWN]
     check_options(chosen, options or {}, OWN)
     if missing := [name for name in allowed if parameters[name].default is Parameter.empty and name not in (options or {})]:

@@ -20,7 +20,7 @@ from privopt.measure.queries import gradient
 from privopt.nets.attached import Attached
 from privopt.nets.data import as_dataset, as_model, content, first_of, physical_batch_size, values
 from privopt.nets.dropout import Dropout
-from privopt.nets.plan import Schedule, schedule
+from privopt.nets.plan import Schedule, check_given, schedule
 from privopt.perexample.torch import Layout, Recorder, TorchGrads
 from privopt.perexample.torch.check import tried
 from privopt.perexample.torch.data import moved, rows_of
@@ -72,6 +72,7 @@ def make_private(
     >>> bool((model(x).argmax(1) == y).float().mean() > 0.8), private.epsilon() <= 3.0
     (True, True)
     """
+    check_given(budget, ledger, clip_bound, physical_batch_size)
     data = as_dataset(dataset)
     planned = schedule(len(data), batch_size, epochs, rounds)  # type: ignore[arg-type]
     if budget.delta == 0:
@@ -126,6 +127,7 @@ class Private:
         self._place = self._handed = 0  # which piece is handed out, and how many examples it has; 0: none is
         self._piece: Any = None  # itself, until a closure has been checked
         self._ending = self._checked = False  # the piece is its round's last; a closure has been checked
+        self._updating = False  # the optimizer is asked for a step by us
         self.rounds, self._last = 0, planned.rounds  # done, and affordable
 
     @property
@@ -141,6 +143,12 @@ class Private:
         self._last = paid + self._spending.affordable(self._events[paid:])
         if self._last == self.rounds < self._planned.rounds:
             raise BudgetExceeded(f"not even one round fits into what is left of the ledger's budget: {self.ledger.budget}.")
+        with self._guarded_optimizer():
+            yield from self._pieces()
+        if self.rounds < self._planned.rounds:
+            warn_of_early_end(self.rounds, self._planned.rounds, self.ledger, frames=1)
+
+    def _pieces(self) -> Iterator[Any]:
         while self.rounds < self._last:
             self._began = randomness.state(self._rng)
             zero = torch.zeros(self._layout.size, dtype=self._layout.dtype, device=self._layout.device)
@@ -156,8 +164,22 @@ class Private:
                 yield piece
                 if self._handed:
                     raise InputError("a batch was handed out, but step(...) was not called: every batch has to be used once.")
-        if self.rounds < self._planned.rounds:
-            warn_of_early_end(self.rounds, self._planned.rounds, self.ledger, frames=1)
+
+    @contextmanager
+    def _guarded_optimizer(self) -> Iterator[None]:
+        """Refuse steps of the optimizer that are not ours: their gradients would not be private."""
+
+        def refuse(*_: Any) -> None:
+            if not self._updating:
+                raise InputError(
+                    "optimizer.step() in the loop would use gradients that are not private. private.step(…) calls it."
+                )
+
+        hook = self.optimizer.register_step_pre_hook(refuse)
+        try:
+            yield
+        finally:
+            hook.remove()
 
     def step(self, closure: Callable[[], Tensor]) -> bool:
         """Use one piece of a batch: `closure` computes its losses, one for each example. Whether the model was updated.
@@ -294,7 +316,11 @@ class Private:
         noisy = self._open.finish()
         for name, parameter in self._layout.parameters.items():
             parameter.grad = self._layout.view(name, noisy.value)
-        self.optimizer.step()
+        self._updating = True
+        try:
+            self.optimizer.step()
+        finally:
+            self._updating = False
         self.optimizer.zero_grad(set_to_none=True)
         self._open = None
         self.rounds += 1

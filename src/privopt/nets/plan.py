@@ -4,12 +4,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral, Real
+from typing import Any
 
 from privopt.errors import InputError
 from privopt.measure.samplers import Sampler, full_batch, poisson
 from privopt.privacy.accountants import Accountant, epsilon
 from privopt.privacy.budget import Budget
 from privopt.privacy.calibrate import calibrate
+from privopt.privacy.ledger import Ledger
 from privopt.recipe import Recipe
 
 
@@ -29,6 +31,18 @@ class Schedule:
     def phrase(self) -> str:
         """The batch size in words."""
         return f"{self.batch_size} of {self.size} on average (Poisson)" if self.batch_size < self.size else "all examples"
+
+
+def check_given(budget: Any, ledger: Any, clip_bound: Any, physical_batch_size: Any) -> None:
+    """Refuse what is of another kind, or cannot be."""
+    if not isinstance(budget, Budget):
+        raise InputError(f"budget is {budget!r}, but it is a Budget(epsilon, delta), such as Budget(3.0, 1e-5).")
+    if not isinstance(ledger, Ledger | None):
+        raise InputError(f"ledger is {ledger!r}, but it is a Ledger, such as Ledger(path='ledger.jsonl'), or None.")
+    if isinstance(clip_bound, str) or (isinstance(clip_bound, Real) and not 0 < float(clip_bound) < math.inf):
+        raise InputError(f"clip_bound is {clip_bound!r}, but it is a finite number > 0, or a clip of privopt.measure.clips.")
+    if physical_batch_size is not None and not (isinstance(physical_batch_size, Integral) and int(physical_batch_size) >= 1):
+        raise InputError(f"physical_batch_size is {physical_batch_size!r}, but it is a whole number, at least 1, or None.")
 
 
 def schedule(size: int, batch_size: int, epochs: float | None, rounds: int | None) -> Schedule:

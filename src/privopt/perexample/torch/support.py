@@ -20,6 +20,9 @@ def refuse_mixing(modules: Iterable[tuple[str, nn.Module]]) -> list[tuple[str, n
             raise UnsupportedLayer(
                 f"{name} ({type(module).__name__}) has no parameters yet. Run the model once on made-up data first."
             )
+        if isinstance(module, torch.jit.ScriptModule):
+            where = name or "the model"
+            raise UnsupportedLayer(f"{where} is TorchScript, whose layers cannot be seen. Give the model that it was made of.")
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
             raise UnsupportedLayer(
                 f"{name or 'the model'} ({type(module).__name__}) has max_norm, which changes the rows of its table that some "

@@ -1,0 +1,49 @@
+"""A killed run goes on with the same data only: all of them are compared, whatever holds them."""
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from privopt.nets.data import content
+
+
+class Rows(Dataset[Any]):
+    """Rows of tensors or of arrays, of which one may be another."""
+
+    def __init__(self, kind: str, changed: int | None = None) -> None:
+        self.kind, self.changed = kind, changed
+
+    def __len__(self) -> int:
+        return 300
+
+    def __getitem__(self, place: int) -> tuple[Any, int]:
+        row = np.full(3, float(place) * (100 if place == self.changed else 1))
+        return (torch.from_numpy(row) if self.kind == "tensors" else row), place % 2
+
+
+@pytest.mark.parametrize("kind", ["tensors", "arrays"])
+def test_any_example_counts(kind: str) -> None:
+    assert content(Rows(kind)) == content(Rows(kind))
+    assert content(Rows(kind, changed=7)) != content(Rows(kind))
+
+
+@pytest.mark.parametrize("kind", ["tensors", "arrays"])
+def test_another_process_finds_the_same(kind: str) -> None:
+    code = f"from tests.nets.test_fingerprint import *; print(content(Rows({kind!r})))"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == content(Rows(kind))
+
+
+def test_examples_that_are_drawn_anew_are_drawn_alike() -> None:
+    class Augmented(Rows):
+        def __getitem__(self, place: int) -> tuple[Any, int]:
+            return torch.randn(3), place % 2
+
+    before = torch.get_rng_state()
+    assert content(Augmented("tensors")) == content(Augmented("tensors"))
+    assert torch.equal(before, torch.get_rng_state())
