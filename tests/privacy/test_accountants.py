@@ -266,6 +266,13 @@ def test_gaussian_noise_has_no_price_at_delta_zero() -> None:
 # ---------------------------------------------------------------- failures, nothing, everything
 
 
+def test_samples_without_replacement_with_more_noise_than_dp_accounting_can_take_cost_no_more() -> None:
+    costs = [
+        epsilon(SampledWithoutReplacementDpEvent(10**6, 10, GaussianDpEvent(z)), 1e-6, "replace-one") for z in (1e5, 1e9, 1e12)
+    ]
+    assert costs[0] >= costs[1] == costs[2] >= 0
+
+
 def test_a_failure_uses_up_delta_and_nothing_else() -> None:
     alone = epsilon(GaussianDpEvent(2.0), 1e-5)
     with_failure = epsilon(compose([GaussianDpEvent(2.0), FailureDpEvent(1e-6)]), 1.1e-5)

@@ -44,6 +44,7 @@ Accountant = Literal["auto", "pld", "rdp"]
 DEFAULT_GRID = 1e-4
 COARSEST = 500.0  # a grid's step has an exponential
 LOOSE = 1e3  # an ε for which Rényi's bound may be forty times the truth: too rough to choose a grid by
+MOST_NOISE = 1e6  # of samples without replacement: dp-accounting's formula for them takes the logarithm of 0 from 1e8 on
 HOPELESS = 1e9  # an ε, by Rényi's bound, that protects nothing: it counts as infinite, for its table would fill the memory
 
 # dp-accounting remarks on every Rényi order that it leaves out; leaving one out costs tightness, never validity
@@ -270,7 +271,8 @@ def _seen_by_rdp(part: DpEvent, neighbours: Neighbours) -> DpEvent:
         case LaplaceDpEvent(noise_multiplier=noise):
             return LaplaceDpEvent(noise / 2)
         case SampledWithoutReplacementDpEvent(source_dataset_size=size, sample_size=sample, event=inner):
-            return SampledWithoutReplacementDpEvent(size, sample, _seen_by_rdp(inner, neighbours))
+            noise = min(_noise(_seen_by_rdp(inner, neighbours)), MOST_NOISE)  # less noise costs more
+            return SampledWithoutReplacementDpEvent(size, sample, GaussianDpEvent(noise))
         case _:
             raise UnsupportedEvent(f"rdp cannot account {describe(part)}, under {neighbours}.")
 
