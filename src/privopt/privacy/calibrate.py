@@ -46,7 +46,7 @@ def calibrate(
     if noise is None:
         raise BudgetExceeded(
             f"no noise keeps this plan within ε = {budget.epsilon:.4g}, δ = {budget.delta:.3g}: what else it releases already "
-            "costs more. A larger δ, or less spent before, would help."
+            "costs more, or Rényi's bound, by which it is priced, does not go that low. A larger ε or δ would help."
         )
     return math.exp(noise)
 

@@ -29,7 +29,8 @@ class Site(NamedTuple):
                 return tensor.reshape(self.examples, -1, *tensor.shape[1:])
         raise UnsupportedLayer(
             f"{self.name or 'the model'} ({self.kind}) was given a tensor of shape {tuple(tensor.shape)} for a batch of "
-            f"{self.examples}: the examples must be the first dimension (batch_first=True), and each must go through it."
+            f"{self.examples}: the examples must be the first dimension (batch_first=True), and each must go through it. What is "
+            "the same for all, such as positions, has to be expanded: positions.expand(len(x), -1)."
         )
 
 
