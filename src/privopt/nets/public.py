@@ -10,6 +10,7 @@ from privopt.nets.data import fingerprint
 from privopt.perexample.public import public_batches
 from privopt.perexample.torch import TorchOracle
 from privopt.perexample.torch.data import call, moved, rows_of, score
+from privopt.perexample.torch.mode import evaluating
 
 BATCH = 64  # the mean gradient of more would tell less of how large gradients are
 
@@ -32,17 +33,9 @@ class PublicExamples:
         oracle = self._oracle
         inputs, targets = moved(self._fetch(round_ % len(self._batches)), oracle.layout.device)
         oracle.flat.assign(parameters)
-        modes = [(module, module.training) for module in oracle.model.modules()]
-        try:
-            oracle.model.eval()
-            with torch.enable_grad():
-                mean = score(oracle.loss, call(oracle.model, inputs), targets).mean()
-                parts = torch.autograd.grad(
-                    mean, list(oracle.layout.parameters.values()), allow_unused=True, materialize_grads=True
-                )
-        finally:
-            for module, mode in modes:
-                module.training = mode
+        with evaluating(oracle.model), torch.enable_grad():
+            mean = score(oracle.loss, call(oracle.model, inputs), targets).mean()
+            parts = torch.autograd.grad(mean, list(oracle.layout.parameters.values()), allow_unused=True, materialize_grads=True)
         return torch.cat([part.reshape(-1) for part in parts])
 
     def _fetch(self, batch: int) -> Any:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from privopt.perexample.torch import per_example
 from privopt.perexample.torch.data import call, moved, score
+from privopt.perexample.torch.mode import evaluating
 
 
 def public_loss(model: nn.Module, loss: Callable[..., Tensor], inputs: Any, targets: Any) -> float:
@@ -16,13 +17,7 @@ def public_loss(model: nn.Module, loss: Callable[..., Tensor], inputs: Any, targ
     >>> public_loss(nn.Identity(), nn.MSELoss(), torch.ones(2, 3), torch.zeros(2, 3))
     1.0
     """
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        model.eval()
-        with torch.no_grad():
-            device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-            inputs, targets = moved((inputs, targets), device)
-            return float(score(per_example(loss), call(model, inputs), targets).mean())
-    finally:
-        for module, mode in modes:
-            module.training = mode
+    with evaluating(model), torch.no_grad():
+        device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+        inputs, targets = moved((inputs, targets), device)
+        return float(score(per_example(loss), call(model, inputs), targets).mean())

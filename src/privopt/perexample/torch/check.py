@@ -20,7 +20,8 @@ from privopt.perexample.torch.functions import gradients
 from privopt.perexample.torch.handed import Handed
 from privopt.perexample.torch.losses import Loss
 from privopt.perexample.torch.memory import Memory
-from privopt.perexample.torch.mixing import OF_HALVES, TOLERANCE, check_losses, compare, evaluating, noting_halves
+from privopt.perexample.torch.mixing import OF_HALVES, TOLERANCE, check_losses, compare, noting_halves
+from privopt.perexample.torch.mode import evaluating
 from privopt.perexample.torch.record import Recorder
 
 TOGETHER, ALONE = 7, 5  # no period of one is a period of the other

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from privopt.perexample.torch.draws import Draws
 from privopt.perexample.torch.errors import UnsupportedLayer, UnsupportedLoss
@@ -20,6 +20,7 @@ from privopt.perexample.torch.flat import Layout
 from privopt.perexample.torch.grads import TorchGrads
 from privopt.perexample.torch.handed import Handed
 from privopt.perexample.torch.memory import Memory
+from privopt.perexample.torch.mode import evaluating
 from privopt.perexample.torch.record import Recorder
 from privopt.perexample.torch.tape import HIDING, NO_GRADIENT
 
@@ -148,18 +149,6 @@ def noting_halves(found: set[torch.dtype]) -> Iterator[None]:
 
     with torch.autograd.graph.saved_tensors_hooks(look, lambda tensor: tensor):
         yield
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Without dropout, for a while."""
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        model.eval()
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 def refuse_hidden_layers(losses: Tensor) -> None:
