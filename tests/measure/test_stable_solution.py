@@ -20,6 +20,8 @@ from privopt.trajectory import Trajectory
 from tests.laws.checks import FALSE_ALARM, check_indistinguishable
 from tests.laws.table import Unreadable
 
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # runs silence them: laws/test_silence.py
+
 LIMIT, SIZE, WIDTH = 1.5, 12, 3
 LOSSES: dict[str, Loss] = {"logistic": Logistic(), "huber": Huber(0.3), "multinomial": Multinomial(3)}
 

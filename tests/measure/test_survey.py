@@ -209,7 +209,7 @@ def test_column_sizes_cost_one_gaussian_that_is_paid_before_a_row_is_read(monkey
     ledger = Ledger()
     sizes(np.ones((5, 2)), 4.0, ledger=ledger)
     assert ledger.event == GaussianDpEvent(4.0)
-    monkeypatch.setattr(survey, "_Sizes", lambda design: pytest.fail("the rows were read"))
+    monkeypatch.setattr(survey._Sizes, "norms", lambda self, order: pytest.fail("the rows were read"))
     with pytest.raises(BudgetExceeded):
         sizes(np.ones((5, 2)), 1.0, ledger=Ledger(Budget(0.1, 1e-5)))
 

@@ -158,6 +158,7 @@ def check_moved(measurement: Measurement, row: list[float]) -> None:
 ROWS = [[100.0, -3.0], [0.2, 0.1], [math.inf, 0.0], [0.0, -1e200], [1.0, 0.0]]
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # runs silence them: laws/test_silence.py
 @pytest.mark.parametrize("row", ROWS)
 def test_one_example_moves_a_preconditioned_answer_by_at_most_the_bound(row: list[float]) -> None:
     check_moved(recipe(2, 0.0).measurement(2), row)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar, Literal, Protocol
 
-import numpy as np
 from array_api_compat import array_namespace
 
 from privopt.errors import CompositionError
@@ -106,8 +105,7 @@ class automatic:  # noqa: N801
         def weights(norms: Any) -> Any:
             return _of_finite(norms, self.bound / (norms + self.stability) * weight)
 
-        with np.errstate(all="ignore"):
-            return grads.fold(weights, self.order, out)
+        return grads.fold(weights, self.order, out)
 
 
 @dataclass(frozen=True)
@@ -151,10 +149,9 @@ class per_layer:  # noqa: N801
             inside = {layer: _inside(length, self.bounds[layer]) * weight for layer, length in lengths.items()}
             return {name: _of_finite(whole, inside[layer]) for name, layer in layers.items()}
 
-        with np.errstate(all="ignore"):
-            if isinstance(grads, Layered):
-                return grads.fold_layers(weights, self.order, out)
-            return grads.fold(lambda norms: weights({"": norms})[""], self.order, out)
+        if isinstance(grads, Layered):
+            return grads.fold_layers(weights, self.order, out)
+        return grads.fold(lambda norms: weights({"": norms})[""], self.order, out)
 
     def _layer(self, name: str) -> str:
         fitting = [layer for layer in self.bounds if not layer or name == layer or name.startswith(f"{layer}.")]
@@ -215,8 +212,7 @@ def _clipped_sum(grads: PerExampleVectors, order: int, bound: float, weight: flo
     def weights(norms: Any) -> Any:
         return _of_finite(norms, _inside(norms, bound) * weight)
 
-    with np.errstate(all="ignore"):  # a warning would tell something about the data
-        return grads.fold(weights, order, out)
+    return grads.fold(weights, order, out)
 
 
 def _inside(norms: Any, bound: float) -> Any:

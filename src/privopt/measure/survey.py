@@ -8,6 +8,7 @@ every example casts one vote per column, so one example moves the votes by √co
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.stats import norm
@@ -97,8 +98,7 @@ def typical_norm(norms: Vector, *, noise_multiplier: float, spending: Run, rng: 
     """
 
     def octave(values: Vector) -> Vector:
-        with np.errstate(divide="ignore"):
-            places = np.floor(_PER_OCTAVE * (np.log2(values) - _LOWEST))
+        places = np.floor(_PER_OCTAVE * (np.log2(values) - _LOWEST))
         return np.clip(np.nan_to_num(places), 0, _PER_OCTAVE * _ZERO - 1).astype(np.int64)
 
     votes = _Votes(lambda: iter([norms[:, None]]), octave, _PER_OCTAVE * _ZERO, len(norms), 1)
@@ -136,10 +136,7 @@ def column_sizes(design: Design, *, bound: float, noise_multiplier: float, spend
     **Guarantee** Query: Σ |row|, of rows clipped to l2 length `bound`, so one example moves it by at most that. Noise
     N(0, (z · bound)² I). Event: Gaussian(z), paid before the rows are summed.
     """
-    measurement = Measurement(full_batch(), [gradient() @ l2(bound)], gaussian(noise_multiplier))
-    spending.pay([measurement.event(0)])
-    nowhere = np.zeros(0)
-    noisy = measurement.measure(_Sizes(design), Trajectory(nowhere, nowhere), 0, rng).value  # type: ignore[arg-type]  # as votes
+    noisy = _mean(_Sizes(design), bound, noise_multiplier, spending, rng)
     return np.maximum(noisy, 2 * noise_multiplier * bound / len(design))
 
 
@@ -193,12 +190,18 @@ class _Votes:
 
     def ask(self, noise_multiplier: float, spending: Run, rng: Rng) -> Vector:
         """Noisy counts, (columns, bins)."""
-        votes = gradient() @ l2(math.sqrt(self.columns))  # the vector that the oracle has for each row
-        measurement = Measurement(full_batch(), [votes], gaussian(noise_multiplier))
-        spending.pay([measurement.event(0)])
-        nowhere = np.zeros(0)
-        noisy = measurement.measure(self, Trajectory(nowhere, nowhere), 0, rng)  # type: ignore[arg-type]  # votes, not gradients
-        return (noisy.value * self.size).reshape(self.columns, self._bins)
+        noisy = _mean(self, math.sqrt(self.columns), noise_multiplier, spending, rng)
+        return (noisy * self.size).reshape(self.columns, self._bins)
+
+
+def _mean(oracle: Any, bound: float, noise_multiplier: float, spending: Run, rng: Rng) -> Vector:
+    """The noisy mean of the vectors that an oracle has for all rows, each clipped to `bound`; paid before they are read."""
+    measurement = Measurement(full_batch(), [gradient() @ l2(bound)], gaussian(noise_multiplier))
+    spending.pay([measurement.event(0)])
+    nowhere = np.zeros(0)
+    with np.errstate(all="ignore"):  # a warning would tell something about the data
+        noisy: Vector = measurement.measure(oracle, Trajectory(nowhere, nowhere), 0, rng).value
+    return noisy
 
 
 def _magnitude(values: Vector) -> Vector:

@@ -108,10 +108,7 @@ class Design:
         return self._scaled if rows is None else self._scaled[rows]
 
     def _weighted_norms(self, matrix: Stored, rows: Rows, weights: Vector, order: int) -> Vector:
-        """Of weights ⊙ framed row: by sums of squares; where those would lose digits, and in l1, with more care.
-
-        numpy's warnings are silenced by `LinearGrads.norms`, which asks.
-        """
+        """Of weights ⊙ framed row: by sums of squares; where those would lose digits, and in l1, with more care."""
         if weights.ndim == 2 and (weights == weights[:1]).all():  # shared by all outputs
             norms = self._weighted_norms(matrix, rows, weights[0], order)
             return np.broadcast_to(norms[:, None], (len(norms), len(weights)))
@@ -137,8 +134,7 @@ class Design:
         if columns.ndim == 2:
             each = [self._careful_norms(matrix, rows, *pair, order) for pair in zip(columns, constants, strict=True)]
             return np.stack(each, axis=1)
-        with np.errstate(divide="ignore"):
-            return self.framed_norms(matrix, rows, order, 1 / columns, float(constants))
+        return self.framed_norms(matrix, rows, order, 1 / columns, float(constants))
 
     def take(self, rows: Rows) -> "Batch":
         """These rows; `None` is all of them, without a copy."""

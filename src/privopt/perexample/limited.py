@@ -60,6 +60,5 @@ class LimitedBatch(Batch):
 
 def _times(values: Vector, shares: Vector) -> Vector:
     """Each row's values × its share; a row without a share has none of them, even if they are infinite."""
-    with np.errstate(invalid="ignore"):
-        product: Vector = (values.T * shares).T
+    product: Vector = (values.T * shares).T
     return np.where((shares == 0).reshape(-1, *[1] * (product.ndim - 1)), 0.0, product) if (shares == 0).any() else product

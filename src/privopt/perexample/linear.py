@@ -27,18 +27,17 @@ class LinearGrads:
         self._diagonal, self._shift = diagonal, shift
 
     def norms(self, order: int) -> Vector:
-        with np.errstate(all="ignore"):  # a warning would tell something about the data
-            own = self._own_norms(order)
-            if self._shift is None:
-                return own
-            if order == 1:
-                raise CompositionError("l1 norms of shifted gradients have no closed form: clip them in l2.")
-            size = np.linalg.norm(self._shift)
-            inner = self._shift if self._diagonal is None else self._shift * self._diagonal
-            products = self._batch.scores(self._shaped(inner)) * self._residuals
-            dots = products if products.ndim == 1 else products.sum(axis=1)
-            squares = own**2 + 2 * dots + size**2
-            return np.sqrt(np.maximum(squares, 0.0) + ROUNDING * (own + size) ** 2)
+        own = self._own_norms(order)
+        if self._shift is None:
+            return own
+        if order == 1:
+            raise CompositionError("l1 norms of shifted gradients have no closed form: clip them in l2.")
+        size = np.linalg.norm(self._shift)
+        inner = self._shift if self._diagonal is None else self._shift * self._diagonal
+        products = self._batch.scores(self._shaped(inner)) * self._residuals
+        dots = products if products.ndim == 1 else products.sum(axis=1)
+        squares = own**2 + 2 * dots + size**2
+        return np.sqrt(np.maximum(squares, 0.0) + ROUNDING * (own + size) ** 2)
 
     def weighted_sum(self, weights: Vector) -> Vector:
         weighted = (self._residuals.T * weights).T
@@ -56,8 +55,7 @@ class LinearGrads:
         """gᵢ − weight · g′ᵢ for the same rows at another point."""
         if self._batch is not other._batch or self._diagonal is not other._diagonal:
             raise CompositionError("a difference needs the same rows in the same scale at both points.")
-        with np.errstate(all="ignore"):
-            residuals = self._residuals - weight * other._residuals
+        residuals = self._residuals - weight * other._residuals
         shift = self._shift
         if other._shift is not None:
             shift = (0.0 if shift is None else shift) - weight * other._shift
@@ -120,15 +118,13 @@ class LinearOracle:
         return self._loss.curvature * self._design.limit**2
 
     def __call__(self, parameters: Vector, rows: Rows) -> LinearGrads:
-        with np.errstate(all="ignore"):  # a warning would tell something about the data
-            batch, scores, targets = self._scored(parameters, rows)
-            return LinearGrads(self._loss.residuals(scores, targets), batch)
+        batch, scores, targets = self._scored(parameters, rows)
+        return LinearGrads(self._loss.residuals(scores, targets), batch)
 
     def losses(self, parameters: Vector, rows: Rows) -> Vector:
         """The loss of each example."""
-        with np.errstate(all="ignore"):
-            _, scores, targets = self._scored(parameters, rows)
-            return self._loss.values(scores, targets)
+        _, scores, targets = self._scored(parameters, rows)
+        return self._loss.values(scores, targets)
 
     def _scored(self, parameters: Vector, rows: Rows) -> tuple[Batch, Vector, Vector]:
         coefficients = parameters if self._loss.outputs == 1 else parameters.reshape(self._loss.outputs, -1)

@@ -1,0 +1,31 @@
+"""Law 8: no data make a run warn. What NumPy says of an overflow, it says of somebody's row; pytest makes it an error here."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from privopt.loop import run
+from privopt.measure.randomness import generator
+from privopt.perexample.design import Frame
+from privopt.perexample.limited import LimitedDesign
+from privopt.perexample.linear import LinearOracle
+from privopt.recipes import METHODS
+from tests.laws.table import LIMIT, LOSSES, SAMPLES
+
+STRANGE = np.array(
+    [[1.0, -2.0, 0.5], [np.nan, 1.0, 0.0], [np.inf, -np.inf, 1.0], [1.7e308, -1.7e308, 1.7e308], [5e-324, 0.0, 0.0]]
+)
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "csr"])
+@pytest.mark.parametrize("loss", ["Logistic", "Squared"])
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.private])
+def test_no_row_and_no_target_makes_a_run_warn(method: str, loss: str, sparse: bool) -> None:
+    if method == "output-perturbation" and loss == "Squared":
+        pytest.skip("it is refused: its residuals are not bounded")
+    rows = np.tile(STRANGE, (16, 1))  # 80, as a recipe of the table plans
+    frame = Frame(None if sparse else np.array([0.1, 0.0, 0.0]), np.array([0.5, 1.0, 2.0]))
+    design = LimitedDesign(sp.csr_array(rows) if sparse else rows, frame, LIMIT)
+    oracle = LinearOracle(design, np.resize([0.0, 1.0 if loss == "Logistic" else 1.7e308], 80), LOSSES[loss])
+    result = run(SAMPLES[method](5, 1.0), oracle, np.zeros(oracle.dimension), rng=generator(0))
+    assert np.isfinite(result.parameters).all()
