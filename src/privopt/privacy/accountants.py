@@ -16,6 +16,7 @@ What dp-accounting 0.6 does that a caller must know, each pinned by a test:
 import logging
 import math
 from collections import Counter
+from functools import lru_cache
 from typing import Literal, get_args
 
 from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
@@ -76,9 +77,16 @@ def epsilon(
         return math.inf
     if accountant not in get_args(Accountant):
         raise InputError(f"accountant is {accountant!r}; it is one of {', '.join(get_args(Accountant))}.")
-    if choose(event, neighbours, accountant) == "rdp":
-        return _rdp(parts, delta, neighbours)
-    return _pld(parts, delta, neighbours, grid)
+    return _price(tuple(parts.items()), delta, neighbours, choose(event, neighbours, accountant), grid)
+
+
+@lru_cache(maxsize=128)
+def _price(
+    parts: tuple[tuple[DpEvent, int], ...], delta: float, neighbours: Neighbours, accountant: Accountant, grid: float | None
+) -> float:
+    """A run's price takes tenths of a second, and its calibration, bar, ledger and statement all ask for it."""
+    counts = Counter(dict(parts))
+    return _rdp(counts, delta, neighbours) if accountant == "rdp" else _pld(counts, delta, neighbours, grid)
 
 
 def choose(event: DpEvent, neighbours: Neighbours, accountant: Accountant = "auto") -> Literal["pld", "rdp"]:
