@@ -272,6 +272,23 @@ def test_a_model_whose_examples_are_each_for_themselves_is_fitted(name: str) -> 
     fitted(HONEST_MODELS[name](), (X.abs() + 0.1, Y))
 
 
+@pytest.mark.parametrize("batch_size", [60, 20], ids=["full", "sampled"])
+@pytest.mark.parametrize("piece", [None, 7], ids=["whole", "in pieces"])
+def test_a_model_that_changes_its_inputs_in_place_leaves_the_user_s_data_alone(batch_size: int, piece: int | None) -> None:
+    """Each round sees the data as they are: the in-place model and a pure one are trained alike."""
+
+    def trained(use: Callable[..., Tensor], x: Tensor) -> dict[str, Tensor]:
+        torch.manual_seed(0)
+        model, settings = Uses(use), {"batch_size": batch_size, "physical_batch_size": piece, "accountant": "rdp", "seed": 1}
+        fit(model, nn.CrossEntropyLoss(), (x, Y), budget=BUDGET, rounds=3, progress=False, **settings)  # type: ignore[arg-type]
+        return model.state_dict()
+
+    x = X.clone()
+    found = trained(lambda m, x: m.plain(x.mul_(0.5) if m.training else x), x)
+    torch.testing.assert_close(x, X, rtol=0, atol=0)
+    torch.testing.assert_close(found, trained(lambda m, x: m.plain(x * 0.5 if m.training else x), x))
+
+
 def packed(m: Uses, x: Tensor) -> Tensor:
     lengths = (x > 0).sum(1).clamp(min=1)
     steps = pack_padded_sequence(x[..., None], lengths, batch_first=True, enforce_sorted=False)

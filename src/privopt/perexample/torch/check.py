@@ -5,7 +5,7 @@ Only the shapes and types of the data are used, so a message may say all that to
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -42,15 +42,22 @@ def positive(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     return torch.rand(shape, generator=generator) + 0.5
 
 
-def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> Any:
-    """Refuse a model or loss whose per-example gradients do not add up; give what the model makes of the made-up examples.
+class Checked(NamedTuple):
+    """What was found of a model that is not refused."""
+
+    output: Any  # for made-up examples
+    changes_inputs: bool  # in place
+
+
+def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> Checked:
+    """Refuse a model or loss whose per-example gradients do not add up.
 
     Gradients are those of plain autograd on each example alone, without dropout; and, in the model's own mode, no example's loss
     depends on another's. What cannot be told, because it is not finite, is tried on other examples.
     """
     layout, generator, start = Layout(recorder.model), torch.Generator().manual_seed(0), Memory(recorder.model)
     output: Any = None
-    alone = together = False
+    alone = together = changes = False
     try:
         with Draws(layout.device).again(), torch.enable_grad():
             for numbers in (normal, wide, positive):
@@ -62,7 +69,8 @@ def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> An
                     try:
                         found = _run(recorder, loss, layout, *made)
                         alone = alone or _check_alone(recorder, loss, layout, *rows_of(made, slice(ALONE)))
-                        together = _check_together(recorder, loss, layout, *made) or together
+                        told, changed = _check_together(recorder, loss, layout, *made)
+                        together, changes = together or told, changes or changed
                     except InputError:
                         if output is None and place == len(possible) - 1:
                             raise
@@ -77,7 +85,7 @@ def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> An
             "losses or gradients of made-up examples are not finite, so it cannot be told whether the model or the loss mixes "
             "examples. Keep logarithms, roots and divisors away from 0, for one example alone as well (no std over the batch)."
         )
-    return output
+    return Checked(output, changes)
 
 
 def _made_up(
@@ -89,14 +97,20 @@ def _made_up(
 
 def _run(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, targets: Any) -> Any:
     with evaluating(recorder.model):
-        output = tried("the model", lambda: call(recorder.model, _own(inputs)), inputs, layout)
+        output = tried("the model", lambda: call(recorder.model, copied(inputs)), inputs, layout)
         tried("the loss", lambda: _scored(loss, output, targets), (output, targets), layout)
     return output
 
 
-def _check_together(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, targets: Any) -> bool:
+def _check_together(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, targets: Any) -> tuple[bool, bool]:
+    """Whether it could be told that losses are each for themselves, and whether inputs or targets are changed in place."""
+    tensors, changed = [leaf for leaf in leaves((inputs, targets)) if isinstance(leaf, Tensor)], False
+
     def losses() -> Tensor:
+        nonlocal changed
+        before = [tensor._version for tensor in tensors]
         values = score(loss, call(recorder.model, inputs), targets)
+        changed = changed or before != [tensor._version for tensor in tensors]
         if values.shape != (TOGETHER,):
             raise UnsupportedLoss(
                 f"the loss gave a value of shape {tuple(values.shape)} for {TOGETHER} examples: one for each is needed."
@@ -104,7 +118,8 @@ def _check_together(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any,
         return values
 
     handed = Handed((inputs, targets), TOGETHER)
-    return bool(tried("the model in training", lambda: check_losses(recorder, layout, losses, handed), (inputs, targets), layout))
+    told = tried("the model in training", lambda: check_losses(recorder, layout, losses, handed), (inputs, targets), layout)
+    return bool(told), changed
 
 
 def _check_alone(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, targets: Any) -> bool:
@@ -112,10 +127,10 @@ def _check_alone(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, ta
     weights = torch.tensor([1.0, -0.5, 2.0, 1.5, -1.0], dtype=layout.dtype, device=layout.device)
     halved: set[torch.dtype] = set()
     with evaluating(recorder.model):
-        grads = tried("the model", lambda: gradients(recorder, layout, loss, _own(inputs), targets), (inputs, targets), layout)
+        grads = tried("the model", lambda: gradients(recorder, layout, loss, copied(inputs), targets), (inputs, targets), layout)
         alone: dict[str, Tensor] = {name: torch.zeros_like(parameter) for name, parameter in layout.parameters.items()}
         for i, weight in enumerate(weights.tolist()):
-            own = _own(rows_of((inputs, targets), slice(i, i + 1)))
+            own = copied(rows_of((inputs, targets), slice(i, i + 1)))
             with noting_halves(halved):
                 value = tried("the model", partial(_scored_alone, recorder.model, loss, *own), own, layout)
             if value.shape != (1,):
@@ -137,7 +152,7 @@ def _scored_alone(model: nn.Module, loss: Loss, inputs: Any, targets: Any) -> Te
     return score(loss, call(model, inputs), targets)
 
 
-def _own(data: Any) -> Any:
+def copied(data: Any) -> Any:
     """A copy, which a model may change in place."""
     return tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, data)
 

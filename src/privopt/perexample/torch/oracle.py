@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, default_collate
 
 from privopt.errors import InputError, PrivoptError
-from privopt.perexample.torch.check import check_model
+from privopt.perexample.torch.check import check_model, copied
 from privopt.perexample.torch.chunked import ChunkedGrads
 from privopt.perexample.torch.data import call, moved, rows_of, score, size_of
 from privopt.perexample.torch.errors import UnsupportedLoss
@@ -81,7 +81,7 @@ class TorchOracle:
         if not callable(loss):
             raise InputError(f"the loss is a {type(loss).__name__}, but a function or a loss module of torch is needed.")
         self.model, self.loss, self.chunk = model, per_example(loss), chunk
-        self._recorder = Recorder(model)
+        self._recorder, self._copies = Recorder(model), False
         self.layout = Layout(model)
         if isinstance(loss, nn.Module) and any(p.requires_grad and p not in self.layout.names for p in loss.parameters()):
             raise InputError(
@@ -89,7 +89,7 @@ class TorchOracle:
                 "model, or freeze them: loss.requires_grad_(False)."
             )
         if check and self._size:
-            output = check_model(self._recorder, self.loss, *self._read(slice(0, 1)))
+            output, self._copies = check_model(self._recorder, self.loss, *self._read(slice(0, 1)))
             if isinstance(output, Tensor) and isinstance(targets, Tensor):
                 check_targets(loss, output.detach()[:1].expand(self._size, *output.shape[1:]), targets)
 
@@ -140,7 +140,8 @@ class TorchOracle:
         return index, len(index)
 
     def _read(self, rows: Tensor | slice) -> tuple[Any, Any]:
-        inputs, targets = moved(self._fetch(rows), self.layout.device)
+        fetched = moved(self._fetch(rows), self.layout.device)
+        inputs, targets = copied(fetched) if self._copies and isinstance(rows, slice) else fetched  # a slice is the user's own
         return inputs, targets
 
     def _gradients(self, parameters: Tensor | None, rows: Tensor | slice) -> TorchGrads:
