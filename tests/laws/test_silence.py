@@ -6,7 +6,7 @@ import scipy.sparse as sp
 
 from privopt.loop import run
 from privopt.measure.randomness import generator
-from privopt.perexample.design import Frame
+from privopt.perexample.design import Design, Frame
 from privopt.perexample.limited import LimitedDesign
 from privopt.perexample.linear import LinearOracle
 from privopt.recipes import METHODS
@@ -25,7 +25,8 @@ def test_no_row_and_no_target_makes_a_run_warn(method: str, loss: str, sparse: b
         pytest.skip("it is refused: its residuals are not bounded")
     rows = np.tile(STRANGE, (16, 1))  # 80, as a recipe of the table plans
     frame = Frame(None if sparse else np.array([0.1, 0.0, 0.0]), np.array([0.5, 1.0, 2.0]))
-    design = LimitedDesign(sp.csr_array(rows) if sparse else rows, frame, LIMIT)
+    matrix = sp.csr_array(rows) if sparse else rows
+    design = LimitedDesign(matrix, frame, LIMIT) if loss == "Logistic" else Design(matrix, frame)
     oracle = LinearOracle(design, np.resize([0.0, 1.0 if loss == "Logistic" else 1.7e308], 80), LOSSES[loss])
     result = run(SAMPLES[method](5, 1.0), oracle, np.zeros(oracle.dimension), rng=generator(0))
     assert np.isfinite(result.parameters).all()

@@ -58,7 +58,7 @@ def _try(settings: Settings, budget: Budget, loss: Loss, size: int, width: int, 
     methods.plan(replace(problem, side=_supposed(problem, public))).recipe(1.0)
 
 
-def _supposed(problem: Problem, public: bool) -> Side | None:
+def _supposed(problem: Problem, public: bool) -> Side:
     """Side information of the right kind."""
     one = np.zeros((1, problem.width))
     rows = PublicRows(Design(one, Frame(intercept=0.0)), np.zeros(1), problem.loss, 1) if public else None
