@@ -278,17 +278,22 @@ class Run:
 
     def affordable(self, events: Sequence[DpEvent]) -> int:
         """How many of the next releases the ledger's budget holds; what is paid already is affordable, and so is what is free."""
-        costly = [(place, part) for place, event in enumerate(events) for part in _parts([event])]
-        fresh = [part for _, part in costly[max(0, len(self._paid) - self.position) :]]
+        fresh = list(_parts(events))
+        held = min(len(fresh), max(0, len(self._paid) - self.position))
+        del fresh[:held]
         few, many = 0, len(fresh)
         if not self.ledger.allows(fresh):
             while many - few > 1:
                 middle = (few + many) // 2
                 few, many = (middle, many) if self.ledger.allows(fresh[:middle]) else (few, middle)
             many = few
-        self._cleared, self._seen = fresh[:many], len(self.ledger.entries)
-        held = len(costly) - len(fresh) + many
-        return len(events) if held == len(costly) else costly[held][0]
+        every = many == len(fresh)
+        del fresh[many:]
+        self._cleared, self._seen = fresh, len(self.ledger.entries)
+        if every:
+            return len(events)
+        ends = itertools.accumulate(sum(1 for _ in _parts([event])) for event in events)  # how many parts, up to each event
+        return next(place for place, end in enumerate(ends) if end > held + many)
 
 
 def _parts(events: Iterable[DpEvent]) -> Iterator[DpEvent]:
