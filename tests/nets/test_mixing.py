@@ -252,6 +252,42 @@ def test_a_model_that_is_finite_nowhere_is_told_so() -> None:
         fitted(Uses(lambda m, x: m.plain((-x.abs()).log())))
 
 
+def steps_of(x: Tensor) -> Tensor:
+    """Two numbers at a time."""
+    return x.view(len(x), -1, 2)
+
+
+def sorted_by_length(mark: float) -> Callable[..., Tensor]:
+    """What is missing is marked, and sequences are sorted by what is there, as old code does for packed ones."""
+
+    def use(m: Uses, x: Tensor) -> Tensor:
+        order = (steps_of(x) != mark).any(2).sum(1).sort(descending=True, stable=True).indices
+        return m.last(m.more[0](steps_of(x)[order])[1][-1][order.argsort()])
+
+    return use
+
+
+def only_what_is_there(m: Uses, x: Tensor) -> Tensor:
+    there = (steps_of(x) != 0).any(2)
+    rows = x.new_zeros(len(x), 3, 8)
+    rows[there] = m.more[0](steps_of(x)[there]).tanh()
+    return m.last(rows.mean(1))
+
+
+MARKED_MODELS: dict[str, Callable[[], nn.Module]] = {
+    "sorted by zeros": lambda: Uses(sorted_by_length(0.0), nn.GRU(2, 8, batch_first=True)),
+    "sorted by minus ones": lambda: Uses(sorted_by_length(-1.0), nn.GRU(2, 8, batch_first=True)),
+    "rows that are not zero": lambda: Uses(only_what_is_there, nn.Linear(2, 8)),
+}
+
+
+@pytest.mark.parametrize("name", MARKED_MODELS)
+def test_a_model_that_looks_for_marks_and_then_takes_rows_in_another_order_is_refused(name: str) -> None:
+    """No made-up number is such a mark by chance; the user's data are full of them."""
+    with pytest.raises(UnsupportedLayer, match=r"not those of each example alone|must be the first dimension"):
+        fitted(MARKED_MODELS[name]())
+
+
 def drawn_in_forward(m: Uses, x: Tensor) -> Tensor:
     return m.plain(x + torch.randn_like(x)) if m.training else m.plain(x)
 
@@ -261,6 +297,7 @@ HONEST_MODELS: dict[str, Callable[[], nn.Module]] = {
     "noise in training": lambda: Uses(drawn_in_forward),
     "logarithms": lambda: Uses(lambda m, x: m.plain(x.log())),
     "a spectral norm, frozen": lambda: nn.Sequential(spectral_norm(nn.Linear(6, 8)).requires_grad_(False), nn.Linear(8, 2)),
+    "marks, each example for itself": lambda: Uses(lambda m, x: m.plain(torch.where(x == -1, 0.0, x)) / (x != 0).sum(1, True)),
     "two views": lambda: Uses(lambda m, x: m.plain(x) * m.plain(x.flip(1))),
     "inputs that are changed in place": lambda: Uses(lambda m, x: m.plain(x.clamp_(-1, 1))),
     "a fixed batch norm": lambda: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8).eval(), nn.Linear(8, 2)),

@@ -25,6 +25,7 @@ from privopt.perexample.torch.mode import evaluating
 from privopt.perexample.torch.record import Recorder
 
 TOGETHER, ALONE = 7, 5  # no period of one is a period of the other
+MARKS = (0.0, -1.0)  # by which models tell that something is missing
 
 
 def normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -35,6 +36,18 @@ def normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 def wide(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """Beyond what a model may take for a mark."""
     return 5 * torch.randn(shape, generator=generator)
+
+
+def padded(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """As features are, each example up to a length of its own; what follows is marked as missing."""
+    made, examples = normal(shape, generator), shape[0]
+    marks = torch.tensor(MARKS).repeat(examples)[:examples]
+    for dim in {1, len(shape) - 1} if len(shape) > 1 else ():
+        each = (examples, *[1] * (len(shape) - 1))
+        lengths = (torch.rand(each, generator=generator) * shape[dim]).ceil()
+        places = torch.arange(shape[dim]).view(-1, *[1] * (len(shape) - dim - 1))
+        made = torch.where(places < lengths, made, marks.view(each))
+    return made
 
 
 def positive(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -60,9 +73,9 @@ def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> Ch
     alone = together = changes = False
     try:
         with Draws(layout.device).again(), torch.enable_grad():
-            for numbers in (normal, wide, positive):
-                if numbers is positive and alone and together:
-                    break
+            for numbers in (normal, wide, padded, positive):
+                if (numbers is positive and alone and together) or (numbers is padded and not _features(inputs)):
+                    continue
                 possible = kinds((inputs, targets))
                 for place, kind in enumerate(possible):
                     made = _made_up(inputs, targets, numbers, kind, generator)
@@ -86,6 +99,11 @@ def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> Ch
             "examples. Keep logarithms, roots and divisors away from 0, for one example alone as well (no std over the batch)."
         )
     return Checked(output, changes)
+
+
+def _features(inputs: Any) -> bool:
+    """Whether there are numbers that a model may look at for marks."""
+    return any(isinstance(x, Tensor) and x.is_floating_point() and x.ndim > 1 for x in leaves(inputs))
 
 
 def _made_up(
