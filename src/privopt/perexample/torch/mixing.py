@@ -5,6 +5,7 @@ the same random numbers: losses and gradients of those that are taken stay as th
 gradient at all, and the model remembers the same. The halves follow no period, as a model may.
 """
 
+import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,7 +34,6 @@ MIXES = "Either the model or the loss mixes examples: the batch must be the firs
 class _Pass(NamedTuple):
     losses: Tensor
     norms: dict[str, Tensor]  # of each example's gradient, by parameter
-    total: dict[str, Tensor]
     memory: Memory
 
 
@@ -78,15 +78,18 @@ def _told(
         with again.same(), torch.enable_grad():
             yield
 
-    def passed(rows: Tensor, taken: Tensor) -> _Pass:
+    def ours(rows: Tensor, taken: Tensor) -> tuple[Tensor, TorchGrads]:
         with given(rows), recorder.record() as tape:
             found = losses()
             refuse_hidden_layers(found)
             factors = tape.factors(found * taken.to(found.device))
         grads = TorchGrads(layout, {layout.names[key]: factor for key, factor in factors.items()}, len(taken))
-        total = layout.views(grads.weighted_sum(torch.ones(len(taken))))
+        return found.detach().cpu(), grads
+
+    def passed(rows: Tensor, taken: Tensor) -> _Pass:
+        found, grads = ours(rows, taken)
         norms = {name: own.cpu() for name, own in grads.layer_norms().items()}
-        return _Pass(found.detach().cpu(), norms, total, Memory(recorder.model))
+        return _Pass(found, norms, Memory(recorder.model))
 
     odd, usable, halves = _odd(len(rows)), torch.ones(len(rows), dtype=torch.bool), set[torch.dtype]()
     for taken in (~odd, odd):
@@ -117,21 +120,27 @@ def _told(
         with evaluating(recorder.model):  # layers draw their dropout in another order while they are watched
             with given(rows), noting_halves(halves):
                 plain = _plain(layout, losses(), odd)
-            compare(passed(rows, odd).total, plain, OF_HALVES if halves else TOLERANCE[layout.dtype])
+            total = ours(rows, odd)[1].weighted_sum(torch.ones(len(odd)))
+            compare(layout.views(total), plain, OF_HALVES if halves else TOLERANCE[layout.dtype])
     return usable
 
 
 def compare(ours: dict[str, Tensor], wanted: dict[str, Tensor], tolerance: float) -> bool:
-    """Refuse gradients that are not the wanted ones. Whether that could be told: they are finite."""
+    """Refuse gradients, which are used up, that are not the wanted ones. Whether that could be told: they are finite."""
     told = [name for name, value in wanted.items() if value.numel() and bool(value.isfinite().all())]
-    size = max((float(wanted[name].abs().max()) for name in told), default=0.0)
-    wrong = [name for name in told if not float((ours[name] - wanted[name]).abs().max()) <= tolerance * size]
+    size = max((_largest(wanted[name]) for name in told), default=0.0)
+    wrong = [name for name in told if not _largest(ours[name].sub_(wanted[name])) <= tolerance * size]
     if wrong:
         raise UnsupportedLayer(
             f"the gradients of {some(wrong)} are not those of each example alone. {MIXES} Or a parameter is used outside the "
             "module that owns it: call that module, or share it (decoder.weight = embedding.weight)."
         )
     return all(name in told for name, value in wanted.items() if value.numel())
+
+
+def _largest(tensor: Tensor) -> float:
+    """The largest absolute value, without a copy."""
+    return float(torch.linalg.vector_norm(tensor, math.inf))
 
 
 def some(names: list[str]) -> str:
