@@ -84,6 +84,7 @@ class automatic:  # noqa: N801
     The bound C and the learning rate are then one number, so there is one less to choose. γ is the `stability`: vectors that are
     short beside it keep their proportions. **Guarantee** as `l2`: ‖g‖ · C/(‖g‖ + γ) < C.
 
+    >>> import numpy as np
     >>> from privopt.perexample.grads import Materialized
     >>> automatic(1.0, stability=1.0).sum(Materialized(np.array([[3.0, 0.0], [0.0, 1.0]])))
     array([0.75, 0.5 ])
@@ -167,6 +168,7 @@ class l2_moved:  # noqa: N801
     For a loss whose gradient is `rate`-Lipschitz nothing is cut, unless `most` cuts it. **Guarantee** as `l2`: the iterates are
     public, so the bound of a round depends on no example of it.
 
+    >>> import numpy as np
     >>> l2_moved(2.0).at(Trajectory(np.array([3.0, 4.0]), np.zeros(2))).bound
     10.0
     """
