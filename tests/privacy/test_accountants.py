@@ -6,6 +6,7 @@ test says another.
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import dp_accounting
 import numpy as np
@@ -20,6 +21,7 @@ from scipy.stats import laplace, norm
 
 from privopt.errors import InputError, UnsupportedEvent
 from privopt.perexample.grads import Vector
+from privopt.privacy import accountants
 from privopt.privacy.accountants import Accountant, choose, epsilon
 from privopt.privacy.budget import Neighbours
 from privopt.privacy.events import (
@@ -372,3 +374,23 @@ def test_the_order_of_events_does_not_change_their_price() -> None:
     one, other = GaussianDpEvent(30.0), PoissonSampledDpEvent(0.1, GaussianDpEvent(20.0))
     prices = [epsilon(compose(events), 1e-5) for events in ([one, other, one, other], [one, one, other, other])]
     assert prices[0] == pytest.approx(prices[1], rel=1e-9)
+
+
+def test_a_price_is_computed_once_for_each_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    compute = accountants._composed
+
+    def counted(event: DpEvent, delta: float, *rest: Any) -> float:
+        asked.append(delta)
+        return compute(event, delta, *rest)
+
+    monkeypatch.setattr(accountants, "_composed", counted)
+    accountants._price.cache_clear()
+    event = SelfComposedDpEvent(PoissonSampledDpEvent(0.01, GaussianDpEvent(1.1)), 100)
+    first = epsilon(event, 1e-5)
+    assert epsilon(SelfComposedDpEvent(PoissonSampledDpEvent(0.01, GaussianDpEvent(1.1)), 100), 1e-5) == first
+    assert asked == [1e-5]
+    assert epsilon(event, 1e-6) > first
+    assert epsilon(event, 1e-5, "replace-one") > first
+    assert epsilon(event, 1e-5, accountant="rdp") > first
+    assert len(asked) == 3

@@ -28,7 +28,7 @@ from privopt.perexample.torch.tape import HIDING, NO_GRADIENT
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}  # of gradients that are computed in two ways
 AGAIN = {torch.float64: 1e-11, torch.float32: 1e-5}  # of what is computed twice in one way
 OF_HALVES = 5e-2
-MIXES = "Either the model or the loss mixes examples: the batch must be the first dimension everywhere."
+MIXES = "Either the model or the loss mixes examples: the batch must be the first dimension everywhere, in the same order."
 
 
 class _Pass(NamedTuple):
