@@ -23,13 +23,20 @@ def test_import_privopt_alone_loads_nothing_heavy() -> None:
 def test_training_by_recipe_loads_neither_torch_nor_pandas_nor_scikit_learn() -> None:
     modules = loaded("import privopt.recipes, privopt.loop, privopt.privacy.statement, privopt.privacy.calibrate")
     assert "dp_accounting" in modules
-    assert not modules & {"torch", "pandas", "sklearn"}
+    assert not modules & {"torch", "numba", "pandas", "sklearn"}
 
 
 @pytest.mark.parametrize("name", privopt.__all__)
 def test_every_public_name_can_be_had(name: str) -> None:
     assert getattr(privopt, name).__name__ == name
     assert name in dir(privopt)
+
+
+@pytest.mark.parametrize("missing", ["torch", "numba", "cryptography"])
+def test_what_networks_need_is_missed_at_once(missing: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; import privopt; privopt.fit"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.endswith("pip install 'privopt[torch]'\n")
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:

@@ -17,6 +17,8 @@ _HOMES = {  # loaded when first asked for: `import privopt` costs next to nothin
     "replace_batchnorm": "privopt.nets",
     "run": "privopt.loop",
 }
+_EXTRA = ("torch", "numba", "cryptography")  # what networks need
+
 __all__ = [
     "Budget",
     "Ledger",
@@ -36,7 +38,7 @@ def __getattr__(name: str) -> Any:
         try:
             return getattr(import_module(_HOMES[name]), name)
         except ModuleNotFoundError as error:
-            if error.name != "torch":
+            if (error.name or "").partition(".")[0] not in _EXTRA:
                 raise
             raise ModuleNotFoundError(
                 f"privopt.{name} trains networks, which needs torch: pip install 'privopt[torch]'"

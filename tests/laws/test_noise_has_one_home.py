@@ -16,7 +16,7 @@ DRAWING = {name for name in dir(np.random.Generator) if not name.startswith("_")
 DRAWING |= {"rand", "randn", "randint", "random_sample", "rvs", "betavariate", "gauss", "normalvariate", "sample", "choices"}
 DRAWING |= {"randbits", "randbelow", "token_bytes", "urandom", "getrandbits"}
 DRAWING |= {"randperm", "rand_like", "randn_like", "randint_like", "bernoulli", "normal_", "uniform_", "bernoulli_", "random_"}
-SOURCES_OF_RANDOMNESS = {"default_rng", "Generator", "RandomState", "PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"}
+SOURCES_OF_RANDOMNESS = {"default_rng", "Generator", "RandomState", "PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64", "Cipher"}
 
 DRAWN = {  # by these names, and by no others
     "measure/randomness.py": {"normal", "standard_normal", "laplace", "randbits", "randint", "Generator", "PCG64DXSM"},
@@ -28,7 +28,7 @@ DRAWN = {  # by these names, and by no others
     "measure/mechanisms/above_threshold.py": {"laplace"},
     "postprocess/release.py": {"integers", "choice"},
     "perexample/public.py": {"permutation", "Generator", "PCG64DXSM"},  # the order of public rows: it hides nothing
-    "measure/torch_randomness.py": {"normal_", "Generator"},
+    "measure/torch_randomness.py": {"standard_normal", "Cipher"},
     "perexample/torch/data.py": {"rand", "randn", "randint"},  # made-up examples, to try a model on: they hide nothing
     "perexample/torch/check.py": {"rand", "randn", "Generator"},
     "nets/data.py": {"Generator"},
@@ -68,6 +68,7 @@ def test_randomness_is_drawn_where_it_is_paid_for_and_nowhere_else() -> None:
         ("from privopt.measure.randomness import Rng, normal", "normal"),
         ("draw = torch.randn if normal else None", "randn"),
         ("from scipy import stats\nstats.norm.rvs(size=3)", "rvs"),
+        ("stream = Cipher(AES(key), CTR(counter)).encryptor()", "Cipher"),
         ("from secrets import randbits\nkey = randbits(128)", "randbits"),
     ],
 )

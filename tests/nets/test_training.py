@@ -1,8 +1,6 @@
 """`fit` and `make_private`: the same guarantee, the user's own model, and ordinary training where nothing is hidden."""
 
 import functools
-import multiprocessing
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from privopt import Budget, Ledger, run
-from privopt.errors import InputError, LedgerError, PrivoptError, PrivoptWarning
-from privopt.measure import torch_randomness
+from privopt.errors import InputError, LedgerError, PrivoptWarning
 from privopt.measure.clips import l2
 from privopt.measure.measurement import Measurement
 from privopt.measure.mechanisms import gaussian
@@ -23,7 +20,6 @@ from privopt.measure.open_round import OpenRound
 from privopt.measure.queries import gradient
 from privopt.measure.randomness import generator
 from privopt.measure.samplers import poisson
-from privopt.measure.torch_randomness import normal
 from privopt.nets import fit, make_private
 from privopt.nets.data import MEMORY, physical_batch_size
 from privopt.perexample.torch import TorchOracle
@@ -216,69 +212,6 @@ def test_the_noise_of_a_network_is_what_was_planned() -> None:
     moved = (model.weight - before).detach()
     noise = result.privacy.statement.settings["noise multiplier"]
     assert float(moved.std()) == pytest.approx(noise / 50, rel=0.06)
-
-
-def test_noise_for_torch_uses_all_of_the_generators_entropy() -> None:
-    """torch's own seeding keeps 32 bits; two of ours that differ anywhere give other numbers, and equal ones the same."""
-
-    def drawn(seed: int) -> torch.Tensor:
-        return normal(torch.zeros(300_000), 1.0, generator(seed))(lambda out: out)
-
-    torch.testing.assert_close(drawn(2**200), drawn(2**200), rtol=0, atol=0)
-    assert not torch.equal(drawn(1), drawn(1 + 2**32))
-    numbers = drawn(0)
-    assert abs(float(numbers.mean())) < 5 / 300_000**0.5
-    assert float(numbers.std()) == pytest.approx(1.0, abs=0.01)
-    assert abs(float((numbers[:150_000] * numbers[150_000:]).mean())) < 5 / 150_000**0.5  # one stream
-
-
-@pytest.mark.parametrize("size", [1, 9, 1000, 40_001, 250_007, 1_200_001])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_noise_for_torch_lies_around_the_sum_and_has_the_deviation_asked_for(size: int, dtype: torch.dtype) -> None:
-    """Six standard errors; in every part of the vector, whichever thread and generator it came from."""
-    draws = max(1, 2000 // size)
-    rng = generator(3)
-    sums = torch.full((size,), 7.0, dtype=dtype)
-    noise = torch.stack([(normal(sums, 0.5, rng)(lambda out: out + sums) - 7.0) / 0.5 for _ in range(draws)])
-    for part in noise.flatten().chunk(8):
-        assert abs(float(part.mean())) < 6 / len(part) ** 0.5
-        assert float(part.square().mean()) == pytest.approx(1.0, abs=6 * (2 / len(part)) ** 0.5)
-    assert len(set(noise.flatten().tolist())) > 0.8 * noise.numel()  # some are rounded to the same
-
-
-@pytest.mark.parametrize("size", [1000, 250_007, 1_200_001])
-def test_noise_is_the_same_whether_it_is_drawn_while_torch_works_or_afterwards(size: int) -> None:
-    """With one thread of torch's, others draw at once; with more, all draw when the sum is there."""
-    before, drawn = torch.get_num_threads(), []
-    try:
-        for threads in (1, 2):
-            torch.set_num_threads(threads)
-            drawn.append(normal(torch.zeros(size), 0.5, generator(1))(lambda out: out + 1))
-    finally:
-        torch.set_num_threads(before)
-    torch.testing.assert_close(*drawn, rtol=0, atol=0)
-
-
-def test_generators_of_an_unknown_form_are_refused_before_anybody_waits_for_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_randomness, "_SIZE", 17)
-    torch_randomness._blank.cache_clear()
-    with pytest.raises(PrivoptError, match="another form"):
-        normal(torch.zeros(300_000), 1.0, generator(0))
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore:.*fork")
-def test_noise_is_drawn_in_a_forked_process_too() -> None:
-    """Threads are not inherited: a pool of them that was would wait for ever."""
-
-    def drawn() -> None:
-        normal(torch.zeros(300_000), 1.0, generator(0))(lambda out: out)
-
-    drawn()
-    child = multiprocessing.get_context("fork").Process(target=drawn)
-    child.start()
-    child.join(30)
-    assert child.exitcode == 0
 
 
 # ---------------------------------------------------------------- killed and resumed

@@ -193,8 +193,9 @@ def test_a_model_that_is_none_is_refused_before_anything_is_written(tmp_path: Pa
     assert not (tmp_path / "run").exists()
 
 
-def test_without_torch_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
+@pytest.mark.parametrize("missing", ["torch", "numba", "cryptography"])
+def test_without_torch_the_extra_is_named(missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(InputError, match=r"pip install 'privopt\[torch\]'"):
         runs.start(order(patients(tmp_path / "patients.csv"), model="mlp:8"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
