@@ -84,7 +84,7 @@ def test_numbers_are_those_of_aes_on_a_counter_under_keys_from_the_generator(siz
     """The whole way again, block by block: counters are encrypted one by one, and their words go through the formula."""
     drawn, rng = normal(torch.zeros(size), 2.0, generator(seed))(lambda out: out), generator(seed)
     pairs, parts, wanted = (size + 1) // 2, max(1, size // PART), []
-    keys = [rng.bit_generator.random_raw(8).astype(np.uint32).astype("<u4").tobytes() for _ in range(parts)]
+    keys = [rng.bytes(32) for _ in range(parts)]
     for part, key in enumerate(keys):
         left = 2 * (pairs * (part + 1) // parts - pairs * part // parts)
         counters = b"".join(count.to_bytes(16) for count in range(left // 4 + 100))

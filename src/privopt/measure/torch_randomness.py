@@ -39,7 +39,7 @@ def normal(like: Tensor, deviation: float, rng: Rng) -> Callable[[Sum], Tensor]:
     size = like.numel()
     if size < FEW or like.dtype == torch.float64:
         return lambda total: total(brought(deviation * rng.standard_normal(tuple(like.shape)), like))
-    begin = partial(_begun, size, deviation, [_key(rng) for _ in range(min(MOST, size // PART) or 1)])
+    begin = partial(_begun, size, deviation, [rng.bytes(32) for _ in range(min(MOST, size // PART) or 1)])
     idle = size >= MANY and (torch.get_num_threads() == 1 or like.device.type != "cpu")
     begun = begin(others=True) if idle else None
     return lambda total: total((begun or begin(others=size >= 2 * PART))().view(like.shape).to(like.device))
@@ -67,11 +67,6 @@ def _begun(size: int, deviation: float, keys: Sequence[bytes], *, others: bool) 
 def brought(numbers: NDArray[Any], like: Tensor) -> Tensor:
     """These numbers, where and as precise as `like` is."""
     return torch.from_numpy(numbers).to(like)
-
-
-def _key(rng: Rng) -> bytes:
-    """Low halves of raw numbers, as some generators of numpy have no high ones."""
-    return rng.bit_generator.random_raw(8).astype("<u4").tobytes()
 
 
 def _draw(numbers: NDArray[np.float32], deviation: float, key: bytes) -> None:

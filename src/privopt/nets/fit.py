@@ -9,6 +9,7 @@ from numbers import Real
 from os import PathLike
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -231,9 +232,10 @@ def trained(
     def told(done: int) -> None:
         repeatable.round = done
         if progress is not None:
-            progress(done)
+            with torch.enable_grad():  # as it is for whoever asked to be told
+                progress(done)
 
-    with training(oracle.model), Draws(oracle.layout.device).again():
+    with training(oracle.model), Draws(oracle.layout.device).again(), torch.no_grad():
         try:
             result = run(recipe, repeatable, oracle.flat.vector, spending=spending, rng=rng, checkpoint=checkpoint, progress=told)
             oracle.flat.assign(result.parameters)

@@ -5,15 +5,19 @@ activations and their gradients are halves; here they are turned into single pre
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
 
+ALREADY = nullcontext()
+
 
 def exact(device: torch.device) -> AbstractContextManager[object]:
     """Without autocast and without a graph, for a while."""
-    return _without_autocast(device) if torch.is_autocast_enabled(device.type) else torch.no_grad()
+    if torch.is_autocast_enabled(device.type):
+        return _without_autocast(device)
+    return torch.no_grad() if torch.is_grad_enabled() else ALREADY
 
 
 @contextmanager
