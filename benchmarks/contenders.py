@@ -24,9 +24,17 @@ from torch.utils.data import DataLoader, TensorDataset
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import resident
-from privopt import Budget
+from privopt import Budget, run
+from privopt.measure.clips import l2
+from privopt.measure.measurement import Measurement
+from privopt.measure.mechanisms import gaussian
+from privopt.measure.queries import gradient, preconditioned_gradient
+from privopt.measure.samplers import full_batch
 from privopt.nets import fit
 from privopt.perexample.torch import TorchOracle, clip_weights
+from privopt.postprocess.side_information import fixed_scale
+from privopt.postprocess.updates import sgd
+from privopt.recipe import Recipe, always
 
 WORDS = 10_000
 RATE = 1e-3
@@ -191,23 +199,20 @@ def opacus(mode: str) -> Callable[[nn.Module, Data, After], None]:
     return train
 
 
-def clipped(model: nn.Module, data: Data, after: After) -> None:
-    """A clipped sum, without noise or update."""
-    oracle, rule = TorchOracle(model, loss_for(data), *data), clip_weights(1.0)
-    while True:
-        oracle(oracle.flat.vector, None).fold(rule)
-        after()
+def asking(query: Any) -> Callable[[nn.Module, Data, After], None]:
+    """Steps of plain gradients, or of preconditioned ones: the scale is known beforehand, and nothing else differs."""
+
+    @torch.no_grad()  # as in `fit`
+    def train(model: nn.Module, data: Data, after: After) -> None:
+        oracle = TorchOracle(model, loss_for(data), *data)
+        asked = Measurement(full_batch(), [query @ l2(1.0)], gaussian(1.0))
+        side = fixed_scale(torch.rand_like(oracle.flat.vector) + 0.5)
+        run(Recipe(ROUNDS, always(asked), sgd(RATE), side=side), oracle, oracle.flat.vector, progress=lambda done: after())
+
+    return train
 
 
-def preconditioned(model: nn.Module, data: Data, after: After) -> None:
-    """A clipped sum of preconditioned gradients."""
-    oracle, rule = TorchOracle(model, loss_for(data), *data), clip_weights(1.0)
-    diagonal = torch.rand_like(oracle.flat.vector) + 0.5
-    while True:
-        oracle(oracle.flat.vector, None).scaled(diagonal).fold(rule)
-        after()
-
-
+@torch.no_grad()  # as in `fit`
 def difference(model: nn.Module, data: Data, after: After) -> None:
     """A clipped sum of differences between the gradients at two points."""
     oracle, rule = TorchOracle(model, loss_for(data), *data), clip_weights(1.0)
@@ -235,8 +240,8 @@ CONTENDERS: dict[str, Callable[[nn.Module, Data, After], None]] = {
     "opacus-ghost": opacus("ghost"),
     "opacus-hooks": opacus("hooks"),
     "opacus-hooks-tuned": opacus("hooks"),  # in another environment
-    "clipped": clipped,
-    "preconditioned": preconditioned,
+    "plain": asking(gradient()),
+    "preconditioned": asking(preconditioned_gradient()),
     "difference": difference,
     "two-gradients": two_gradients,
 }
@@ -292,7 +297,7 @@ def main(model: str, contender: str, memory: bool) -> None:
         raise Enough
 
     for network, data, after in (
-        (nn.Linear(3, 2), numbers(5, 2, 3), lambda: once),  # whatever is loaded once is loaded
+        (nn.Linear(99, 99), numbers(5, 99, 99), lambda: once),  # whatever is loaded once is loaded
         (MODELS[model][0](), MODELS[model][1](), weigh if memory else obey),
     ):
         with contextlib.suppress(Enough):

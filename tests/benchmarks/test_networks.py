@@ -22,7 +22,7 @@ def test_every_model_of_the_table_can_be_built_and_fed() -> None:
         assert len(build()(inputs[:2])) == len(targets[:2])
 
 
-@pytest.mark.parametrize("name", ["non-private", *PRIVATE, "clipped", "preconditioned", "difference", "two-gradients"])
+@pytest.mark.parametrize("name", ["non-private", *PRIVATE, "plain", "preconditioned", "difference", "two-gradients"])
 def test_a_contender_does_the_steps_that_it_is_told_to(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
