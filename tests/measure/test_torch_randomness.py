@@ -3,6 +3,10 @@
 import math
 import multiprocessing
 import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +19,7 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from torch import Tensor
 
+from privopt.measure import box_muller
 from privopt.measure.box_muller import WORDS, give_more_bits, normal_numbers
 from privopt.measure.randomness import generator
 from privopt.measure.torch_randomness import PART, PIECE, normal
@@ -73,6 +78,18 @@ def test_no_word_gives_a_number_that_hides_nothing_or_everything() -> None:
     assert np.isfinite(numbers).all()
     assert (numbers != 0).all()
     assert np.abs(numbers).max() == pytest.approx(math.sqrt(2 * 63 * math.log(2)), rel=1e-6)
+
+
+def test_where_nothing_can_be_written_the_loops_are_compiled_each_time(tmp_path: Path) -> None:
+    """From an archive, and without a home: the compiler has nowhere to keep what it made."""
+    with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
+        archive.write(box_muller.__file__, "box_muller.py")
+    (tmp_path / "file").touch()
+    nowhere = str(tmp_path / "file" / "home")
+    code = "import box_muller, numpy as np; x = np.zeros(2, np.float32); box_muller.normal_numbers(np.ones(2, np.uint32), x, 1.0)"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "archive.zip"), "HOME": nowhere, "XDG_CACHE_HOME": nowhere}
+    done = subprocess.run([sys.executable, "-c", f"{code}; print(x.all())"], env=environment, capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr
 
 
 # ---------------------------------------------------------------- the keystream

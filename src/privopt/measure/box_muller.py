@@ -9,6 +9,8 @@ precision. No operation is reordered or fused, so words give the same numbers on
 """
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numba import float32, int32, njit, uint32
@@ -33,10 +35,20 @@ LOGARITHM = tuple(
 SINE = tuple(map(float32, (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)))
 COSINE = tuple(map(float32, (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)))
 
-PAIR = "UniTuple(float32, 2)(int32, int32, uint32, float32)"
+
+def compiled(signature: str) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a function now, and keep it for the next process, if there is a folder that can be written."""
+
+    def decorated(function: Callable[..., Any]) -> Any:
+        try:
+            return njit(signature, nogil=True, cache=True)(function)
+        except (OSError, RuntimeError):
+            return njit(signature, nogil=True)(function)
+
+    return decorated
 
 
-@njit(PAIR, inline="always")
+@njit("UniTuple(float32, 2)(int32, int32, uint32, float32)", inline="always")
 def _pair(high, low, turn, deviation):  # type: ignore[no-untyped-def]  # compiled
     """Two numbers; u = (high + (low + ½) 2⁻³¹) 2⁻³¹."""
     # ln u = ln(1 + m) + e ln 2, with √½ ≤ 1 + m < √2; near 1 from 1 − u, which is never 0
@@ -64,7 +76,7 @@ def _pair(high, low, turn, deviation):  # type: ignore[no-untyped-def]  # compil
     return radius * cosine, radius * sine
 
 
-@njit("int32(uint32[::1], float32[::1], float32)", nogil=True, cache=True)
+@compiled("int32(uint32[::1], float32[::1], float32)")
 def normal_numbers(words, numbers, deviation):  # type: ignore[no-untyped-def]
     """Fill `numbers`, of which there is an even number, from two words for each two. How many pairs need more bits."""
     pairs, wanting = numbers.size // 2, int32(0)
@@ -75,7 +87,7 @@ def normal_numbers(words, numbers, deviation):  # type: ignore[no-untyped-def]
     return wanting
 
 
-@njit("void(uint32[::1], uint32[::1], float32[::1], float32)", nogil=True, cache=True)
+@compiled("void(uint32[::1], uint32[::1], float32[::1], float32)")
 def give_more_bits(words, more, numbers, deviation):  # type: ignore[no-untyped-def]
     """Draw the pairs that need more bits again, with a word more for each."""
     pairs, used = numbers.size // 2, 0
