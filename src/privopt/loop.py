@@ -95,7 +95,7 @@ def run(
         paid = time.perf_counter()
         for _ in range(block):
             known, side = recipe.side.at(at.current, side, done)
-            at = at._replace(known=known)
+            at = Trajectory(at.current, at.previous, known)
             with np.errstate(all="ignore"):  # a warning would tell something about the data
                 noisy = recipe.measurement(done).measure(oracle, at, done, rng, carry)  # the only line that meets private data
             if noisy.event != events[done]:

@@ -38,7 +38,8 @@ class Term:
 
     def at(self, trajectory: Trajectory) -> "Term":
         """The term of a round, whose bound is a number."""
-        return Term(self.weight, self.query, self.clip.at(trajectory))
+        clip = self.clip.at(trajectory)
+        return self if clip is self.clip else Term(self.weight, self.query, clip)
 
 
 class _Clippable:

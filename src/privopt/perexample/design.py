@@ -152,11 +152,14 @@ class Batch:
     def __init__(self, design: Design, rows: Rows) -> None:
         self._matrix = design._matrix if rows is None else design._matrix.take(rows)
         self._design, self._rows, self._frame = design, rows, design.frame
+        self._norms: dict[int, Vector] = {}
 
     def norms(self, order: int) -> Vector:
         """The norm of each framed row."""
-        norms = self._design.norms(order)
-        return norms if self._rows is None else norms.take(self._rows)
+        if order not in self._norms:  # of two terms, both ask
+            norms = self._design.norms(order)
+            self._norms[order] = norms if self._rows is None else norms.take(self._rows)
+        return self._norms[order]
 
     def longest(self, order: int) -> float:
         """No row's norm is larger."""
@@ -174,7 +177,6 @@ class Batch:
     def weighted_sum(self, weights: Vector) -> Vector:
         """Σ weight × row: (width,) for a weight per row, (outputs, width) for several."""
         frame = self._frame
-        sums = weights.sum(axis=0)
         if frame.centre is None:
             total = self._matrix.transposed_times(weights).T
         else:
@@ -183,6 +185,6 @@ class Batch:
             total = total / frame.scale
         if frame.intercept:
             whole = np.empty((*total.shape[:-1], total.shape[-1] + 1))
-            whole[..., :-1], whole[..., -1] = total, sums * frame.intercept
+            whole[..., :-1], whole[..., -1] = total, weights.sum(axis=0) * frame.intercept
             return whole
         return total
