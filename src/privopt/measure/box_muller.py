@@ -2,7 +2,7 @@
 
 Box and Muller: if u is uniform in (0, 1) and a is a uniform angle, then √(−2 ln u) cos a and √(−2 ln u) sin a are two independent
 normal numbers. u has 31 bits, and 31 more wherever they show: where u, or 1 − u, is below 2⁻²³. So numbers reach out to 9.3
-deviations, none is ever 0, and nothing that a normal distribution would do with a probability above 2⁻⁶⁰ is missing.
+deviations: what a normal distribution has further out, it has with a probability below 2⁻⁶⁰. No pair is 0.
 
 The logarithm is Cephes' logf, sine and cosine are its sinf and cosf between −π/4 and π/4: the numbers are right to single
 precision. No operation is reordered or fused, so words give the same numbers on every machine.
