@@ -10,6 +10,7 @@ import pytest
 WITH_TORCH = [
     "src/privopt/perexample/torch/*",
     "src/privopt/nets/*",
+    "src/privopt/compiled.py",
     "src/privopt/measure/box_muller.py",
     "src/privopt/measure/torch_randomness.py",
     "src/privopt/runs/network.py",

@@ -16,6 +16,7 @@ DRAWING = {name for name in dir(np.random.Generator) if not name.startswith("_")
 DRAWING |= {"rand", "randn", "randint", "random_sample", "rvs", "betavariate", "gauss", "normalvariate", "sample", "choices"}
 DRAWING |= {"randbits", "randbelow", "token_bytes", "urandom", "getrandbits"}
 DRAWING |= {"randperm", "rand_like", "randn_like", "randint_like", "bernoulli", "normal_", "uniform_", "bernoulli_", "random_"}
+DRAWING |= {"random_raw"}
 SOURCES_OF_RANDOMNESS = {"default_rng", "Generator", "RandomState", "PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64", "Cipher"}
 
 DRAWN = {  # by these names, and by no others
@@ -28,7 +29,7 @@ DRAWN = {  # by these names, and by no others
     "measure/mechanisms/above_threshold.py": {"laplace"},
     "postprocess/release.py": {"integers", "choice"},
     "perexample/public.py": {"permutation", "Generator", "PCG64DXSM"},  # the order of public rows: it hides nothing
-    "measure/torch_randomness.py": {"standard_normal", "Cipher"},
+    "measure/torch_randomness.py": {"standard_normal", "random_raw", "Cipher"},
     "perexample/torch/data.py": {"rand", "randn", "randint"},  # made-up examples, to try a model on: they hide nothing
     "perexample/torch/check.py": {"rand", "randn", "Generator"},
     "nets/data.py": {"Generator"},

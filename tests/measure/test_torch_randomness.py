@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -101,7 +102,7 @@ def test_numbers_are_those_of_aes_on_a_counter_under_keys_from_the_generator(siz
     """The whole way again, block by block: counters are encrypted one by one, and their words go through the formula."""
     drawn, rng = normal(torch.zeros(size), 2.0, generator(seed))(lambda out: out), generator(seed)
     pairs, parts, wanted = (size + 1) // 2, max(1, size // PART), []
-    keys = [rng.bytes(32) for _ in range(parts)]
+    keys = [sha256(rng.bit_generator.random_raw(4).tobytes()).digest()[:16] for _ in range(parts)]
     for part, key in enumerate(keys):
         left = 2 * (pairs * (part + 1) // parts - pairs * part // parts)
         counters = b"".join(count.to_bytes(16) for count in range(left // 4 + 100))
@@ -184,6 +185,20 @@ def test_noise_is_the_same_whether_it_is_drawn_while_torch_works_or_afterwards(s
     finally:
         torch.set_num_threads(before)
     torch.testing.assert_close(*drawn, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("size", [40_001, 2 * PART])
+def test_a_part_that_cannot_be_drawn_ends_the_round(monkeypatch: pytest.MonkeyPatch, threads: int, size: int) -> None:
+    """Whichever thread it fails in: numbers that were never drawn must not pass for noise."""
+    before = torch.get_num_threads()
+    monkeypatch.setattr("privopt.measure.torch_randomness._draw", lambda *_: 1 / 0)
+    torch.set_num_threads(threads)
+    try:
+        with pytest.raises(ZeroDivisionError):
+            normal(torch.zeros(size), 1.0, generator(0))(lambda out: out)
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -1,14 +1,17 @@
 """Randomness for torch: normal numbers from a keystream.
 
-Each part of the numbers has a key of 256 bits, which a call draws from a generator of ours. What AES in counter mode makes of it
+Each part of the numbers has a key of 128 bits, which a call draws from a generator of ours. What AES in counter mode makes of it
 becomes normal numbers (`box_muller`). Ours is the only state there is to keep.
 """
 
 import os
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
-from itertools import zip_longest
+from hashlib import sha256
+from itertools import pairwise
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -27,6 +30,10 @@ MANY = 1 << 15  # numbers that are worth a thread
 PART = 1 << 18  # numbers of one key at least
 MOST = 8  # parts, and threads; a seed gives the same numbers on every machine
 PIECE = 1 << 15  # numbers that are drawn in one go: their words stay in a processor's cache
+
+Numbers = NDArray[np.float32]
+Ended = SimpleQueue[BaseException | None]  # of each part, once it is drawn or has failed
+
 FIRST, NOTHING = bytes(16), memoryview(bytes(2 * WORDS * PIECE))  # the counter of a key, which is used once; what is encrypted
 
 
@@ -39,29 +46,61 @@ def normal(like: Tensor, deviation: float, rng: Rng) -> Callable[[Sum], Tensor]:
     size = like.numel()
     if size < FEW or like.dtype == torch.float64:
         return lambda total: total(brought(deviation * rng.standard_normal(tuple(like.shape)), like))
-    begin = partial(_begun, size, deviation, [rng.bytes(32) for _ in range(min(MOST, size // PART) or 1)])
+    begin = partial(_begun, size, deviation, [_key(rng) for _ in range(min(MOST, size // PART) or 1)])
     idle = size >= MANY and (torch.get_num_threads() == 1 or like.device.type != "cpu")
     begun = begin(others=True) if idle else None
-    return lambda total: total((begun or begin(others=size >= 2 * PART))().view(like.shape).to(like.device))
+    return lambda total: total(torch.from_numpy((begun or begin(others=size >= 2 * PART))()).view(like.shape).to(like.device))
 
 
-def _begun(size: int, deviation: float, keys: Sequence[bytes], *, others: bool) -> Callable[[], Tensor]:
+def _begun(size: int, deviation: float, keys: Sequence[bytes], *, others: bool) -> Callable[[], Numbers]:
     """Let other threads, if they shall help, begin with the numbers; the function that is returned draws what is left of them."""
-    room = torch.empty(size + size % 2)  # numbers come in pairs
-    edges = [2 * (len(room) // 2 * part // len(keys)) for part in range(len(keys) + 1)]
-    draws = [partial(_draw, room[edges[k] : edges[k + 1]].numpy(), deviation, key) for k, key in enumerate(keys)]
-    begun = [_threads(os.getpid()).submit(draw) for draw in draws] if others else []
+    numbers: Numbers = torch.empty(size + size % 2, dtype=torch.float32).numpy()  # in pairs; aligned as products like it
+    edges = [2 * (len(numbers) // 2 * part // len(keys)) for part in range(len(keys) + 1)]
+    left = deque(
+        partial(_draw, numbers[start:stop], deviation, key) for key, (start, stop) in zip(keys, pairwise(edges), strict=True)
+    )
+    ended: Ended = SimpleQueue()
+    if others:
+        for _ in keys:
+            _helpers(os.getpid()).put(partial(_work, left, ended))
 
-    def drawn() -> Tensor:
-        for draw, future in zip_longest(reversed(draws), reversed(begun)):
-            if future is None or future.cancel():
-                draw()
-        for future in begun:
-            if not future.cancelled():
-                future.result()
-        return room[:size]
+    def drawn() -> Numbers:
+        _work(left, ended)
+        for _ in keys:
+            if error := ended.get():
+                raise error
+        return numbers[:size]
 
     return drawn
+
+
+def _work(left: deque[partial[None]], ended: Ended) -> None:
+    """Draw parts until none is left."""
+    while left:
+        try:
+            draw = left.pop()
+        except IndexError:  # another thread has the last one
+            return
+        try:
+            draw()
+        except BaseException as error:
+            ended.put(error)
+        else:
+            ended.put(None)
+
+
+@cache
+def _helpers(process: int) -> "SimpleQueue[Callable[[], None]]":
+    """Where threads of this process wait for work: a fork inherits none. (An executor takes as long as a small model's noise.)"""
+    waiting: SimpleQueue[Callable[[], None]] = SimpleQueue()
+
+    def serve() -> None:
+        while True:
+            waiting.get()()
+
+    for _ in range(max(1, min(MOST, _processors()) - 1)):
+        Thread(target=serve, name="privopt-noise", daemon=True).start()
+    return waiting
 
 
 def brought(numbers: NDArray[Any], like: Tensor) -> Tensor:
@@ -69,7 +108,12 @@ def brought(numbers: NDArray[Any], like: Tensor) -> Tensor:
     return torch.from_numpy(numbers).to(like)
 
 
-def _draw(numbers: NDArray[np.float32], deviation: float, key: bytes) -> None:
+def _key(rng: Rng) -> bytes:
+    """128 bits, also of a generator whose words have 32. (`rng.bytes` takes a third of the time of a small model's noise.)"""
+    return sha256(rng.bit_generator.random_raw(4).tobytes()).digest()[:16]
+
+
+def _draw(numbers: Numbers, deviation: float, key: bytes) -> None:
     stream, drawn = Cipher(AES(key), CTR(FIRST)).encryptor(), np.empty(len(NOTHING), np.uint8)
     words = drawn.view(np.uint32)
     for start in range(0, len(numbers), PIECE):
@@ -79,12 +123,6 @@ def _draw(numbers: NDArray[np.float32], deviation: float, key: bytes) -> None:
         if wanting := normal_numbers(words[:used], piece, deviation):
             more = np.frombuffer(stream.update(bytes(4 * wanting)), np.uint32).copy()
             give_more_bits(words[:used], more, piece, deviation)
-
-
-@cache
-def _threads(process: int) -> ThreadPoolExecutor:
-    """Those of a process: a fork inherits none."""
-    return ThreadPoolExecutor(max(1, min(MOST, _processors()) - 1), "privopt-noise")
 
 
 def _processors() -> int:
