@@ -147,7 +147,7 @@ class per_layer:  # noqa: N801
                 raise CompositionError(f"per_layer has bounds for {sorted(unused)}, which are no layers: {sorted(norms)} are.")
             lengths = {layer: _length([norms[name] for name in norms if layers[name] == layer]) for layer in self.bounds}
             whole = _length(list(lengths.values()))  # a vector that is not finite in one layer is absent from all
-            inside = {layer: _inside(length, self.bounds[layer]) * weight for layer, length in lengths.items()}
+            inside = {layer: _inside(length, self.bounds[layer], weight) for layer, length in lengths.items()}
             return {name: _of_finite(whole, inside[layer]) for name, layer in layers.items()}
 
         if isinstance(grads, Layered):
@@ -212,14 +212,14 @@ def _clipped_sum(grads: PerExampleVectors, order: int, bound: float, weight: flo
     """weight · Σ gᵢ · min(1, C/‖gᵢ‖). A vector that is not finite is absent."""
 
     def weights(norms: Any) -> Any:
-        return _of_finite(norms, _inside(norms, bound) * weight)
+        return _of_finite(norms, _inside(norms, bound, weight))
 
     return grads.fold(weights, order, out)
 
 
-def _inside(norms: Any, bound: float) -> Any:
-    """min(1, C/‖gᵢ‖); 0 under a zero bound."""
-    return bound / norms.clip(bound) if bound > 0 else norms * 0.0
+def _inside(norms: Any, bound: float, weight: float) -> Any:
+    """weight · min(1, C/‖gᵢ‖); 0 under a zero bound."""
+    return norms.clip(bound) ** -1.0 * (bound * weight) if bound > 0 else norms * 0.0
 
 
 def _of_finite(norms: Any, weights: Any) -> Any:

@@ -58,17 +58,14 @@ class TorchGrads:
             raise CompositionError(f"norms of order {order}: order 1 and order 2 are there.")
         if order not in self._norms:
             with exact(self._layout.device):
-                parts = [self._powers(name, order) for name in self._names()]
-                total = torch.stack(parts).sum(0) if parts else self._zeros()
-                self._norms[order] = total.sqrt() if order == 2 else total
+                self._keep(list(self._powers(order).values()), order)
         return self._norms[order]
 
     def layer_norms(self, order: int = 2) -> dict[str, Tensor]:
         """The norm of each example's gradient of each parameter, for clips that bound each on its own."""
         with exact(self._layout.device):
-            found = {name: self._powers(name, order) for name in self._names()}
-            total = torch.stack(list(found.values())).sum(0) if found else self._zeros()
-            self._norms[order] = total.sqrt() if order == 2 else total
+            found = self._powers(order)
+            self._keep(list(found.values()), order)
             powers = {name: found.get(name, self._zeros()) for name in self._layout.slices}
             return {name: power.sqrt() if order == 2 else power for name, power in powers.items()}
 
@@ -149,8 +146,10 @@ class TorchGrads:
                 rows *= self._diagonal
             return rows if self._shift is None else rows + self._shift
 
-    def _names(self) -> list[str]:
-        return [name for name in self._layout.slices if name in self._factors or self._shift is not None]
+    def _keep(self, powers: list[Tensor], order: int) -> None:
+        """The norms, of the powers of all parameters."""
+        total = torch.stack(powers).sum(0) if powers else self._zeros()
+        self._norms[order] = total.sqrt() if order == 2 else total
 
     def _zeros(self) -> Tensor:
         return torch.zeros(self.examples, dtype=self._layout.dtype, device=self._layout.device)
@@ -170,8 +169,15 @@ class TorchGrads:
     def _part(self, name: str, vector: Tensor | None) -> Tensor | None:
         return None if vector is None else self._layout.view(name, vector)
 
-    def _powers(self, name: str, order: int) -> Tensor:
-        """‖gᵢ‖² or ‖gᵢ‖₁ of one parameter."""
+    def _powers(self, order: int) -> dict[str, Tensor]:
+        """‖gᵢ‖² or ‖gᵢ‖₁ of each parameter that has a gradient."""
+        if self._diagonal is None and self._shift is None:
+            return {name: part.squared_norms() if order == 2 else part.absolute_norms() for name, part in self._factors.items()}
+        names = self._factors if self._shift is None else self._layout.slices
+        return {name: self._changed_powers(name, order) for name in names}
+
+    def _changed_powers(self, name: str, order: int) -> Tensor:
+        """The same of one parameter, under the diagonal and with the shift."""
         diagonal, shift = self._part(name, self._diagonal), self._part(name, self._shift)
         factor = self._factors.get(name)
         if factor is None:

@@ -23,6 +23,7 @@ ALIKE = (  # output and targets have one shape; torch would stretch them, and mi
     nn.SmoothL1Loss,
     nn.SoftMarginLoss,
 )
+EITHER = CLASSES + ALIKE
 
 
 def per_example(loss: Loss) -> Loss:
@@ -78,7 +79,7 @@ def check_targets(loss: Loss, output: Any, *targets: Any, labels: bool = True) -
     if len(targets) != 1 or not isinstance(output, Tensor) or not isinstance(targets[0], Tensor):
         return
     (target,), kind = targets, type(loss).__name__
-    if isinstance(loss, CLASSES + ALIKE) and (not output.ndim or output.shape[0] != target.shape[0]):
+    if isinstance(loss, EITHER) and (not output.ndim or output.shape[0] != target.shape[0]):
         raise UnsupportedLoss(
             f"the model's output has shape {tuple(output.shape)} for a batch of {target.shape[0]}: the examples must be the "
             "first dimension. Keep the batch first everywhere (batch_first=True), and do not sum or average over it."

@@ -6,11 +6,11 @@ from privopt.perexample.torch.factors.factor import Factor, absolutes, squares
 
 
 class Dense:
-    """gᵢ = values[i]. The squares are kept: a weight's norm may need those of its bias."""
+    """gᵢ = values[i]. Its squared norms are kept: those of a weight are made of them."""
 
     def __init__(self, values: Tensor) -> None:
         self.values = values if values.ndim > 1 else values.unsqueeze(1)  # of a parameter that is one number
-        self._squares: Tensor | None = None
+        self.squares: Tensor | None = None
 
     @property
     def examples(self) -> int:
@@ -19,9 +19,9 @@ class Dense:
     def squared_norms(self, diagonal: Tensor | None = None) -> Tensor:
         if diagonal is not None:
             return squares(self.values * diagonal)
-        if self._squares is None:
-            self._squares = squares(self.values)
-        return self._squares
+        if self.squares is None:
+            self.squares = squares(self.values)
+        return self.squares
 
     def absolute_norms(self, diagonal: Tensor | None = None) -> Tensor:
         return absolutes(self.values if diagonal is None else self.values * diagonal)

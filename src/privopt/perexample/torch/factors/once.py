@@ -6,6 +6,7 @@ from torch import Tensor
 from privopt.perexample.torch.factors.dense import Dense
 from privopt.perexample.torch.factors.factor import Factor, absolutes, product, scaled_product, squares
 from privopt.perexample.torch.factors.outer import Outer, accumulate
+from privopt.perexample.torch.factors.rows import squared_lengths
 
 
 class Once:
@@ -19,9 +20,13 @@ class Once:
         return self.inputs.shape[0]
 
     def squared_norms(self, diagonal: Tensor | None = None) -> Tensor:
-        if diagonal is None:
-            return product(squares(self.inputs), self.gradients.squared_norms())
-        return scaled_product(self.gradients.values, diagonal, self.inputs)
+        deltas, inputs = self.gradients.values, self.inputs
+        if diagonal is not None:
+            return scaled_product(deltas, diagonal, inputs)
+        if deltas.is_cpu and deltas.dtype == inputs.dtype == torch.float32:
+            lengths, self.gradients.squares = squared_lengths(deltas, inputs)
+            return lengths
+        return product(squares(inputs), self.gradients.squared_norms())
 
     def absolute_norms(self, diagonal: Tensor | None = None) -> Tensor:
         if diagonal is None:

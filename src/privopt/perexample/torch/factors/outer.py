@@ -114,7 +114,7 @@ def contracted(inputs: Tensor, gradients: Tensor, groups: int) -> Tensor:
 
 def accumulate(out: Tensor, gradients: Tensor, inputs: Tensor) -> None:
     """out += δᵀ a, for a part of a flat vector that need not begin where a processor likes it to."""
-    if out.numel() > SMALL and out.device.type == "cpu" and out.data_ptr() % ALIGNED:
+    if out.is_cpu and out.numel() > SMALL and out.data_ptr() % ALIGNED:
         out.add_(gradients.T @ inputs)
     else:
         out.addmm_(gradients.T, inputs)

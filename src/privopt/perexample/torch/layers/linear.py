@@ -9,10 +9,11 @@ from privopt.perexample.torch.layers.site import Made, Site
 def linear(module: nn.Linear, inputs: tuple[Tensor, ...], gradients: Tensor, site: Site) -> Made:
     """y = W a + b: δ ⊗ a and δ, summed over what lies between batch and features."""
     a, d = in_time(site.first(inputs[0])), in_time(site.first(gradients))
-    of_bias = Dense(over_time(d)) if a.ndim == 2 or module.bias is not None else None
-    if module.weight.requires_grad:
-        yield "weight", Once(a, of_bias) if a.ndim == 2 and of_bias is not None else Outer.of(a, d, module.weight.shape)
-    if module.bias is not None and module.bias.requires_grad and of_bias is not None:
+    weight, bias = module.weight, module.bias
+    of_bias = Dense(over_time(d)) if a.ndim == 2 or bias is not None else None
+    if weight.requires_grad:
+        yield "weight", Once(a, of_bias) if a.ndim == 2 and of_bias is not None else Outer.of(a, d, weight.shape)
+    if bias is not None and bias.requires_grad and of_bias is not None:
         yield "bias", of_bias
 
 
