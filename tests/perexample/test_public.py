@@ -13,11 +13,13 @@ RNG = np.random.default_rng(0)
 ROWS = RNG.standard_normal((50, 3)) * (RNG.random((50, 3)) < 0.6)
 
 
-@pytest.mark.parametrize("storage", ["dense", "centred", "csr"])
+@pytest.mark.parametrize("storage", ["dense", "centred", "csr", "dense, no frame", "csr, no frame"])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_public_gradient_is_the_mean_of_each_row_s_gradient(loss: str, storage: str) -> None:
     frame = Frame(np.array([0.1, 0.2, -1.0]) if storage == "centred" else None, np.array([1.0, 2.0, 0.5]), 0.7)
-    design = Design(sp.csr_array(ROWS) if storage == "csr" else ROWS, frame)
+    if storage.endswith("no frame"):
+        frame = Frame(intercept=0.0)
+    design = Design(sp.csr_array(ROWS) if storage.startswith("csr") else ROWS, frame)
     targets = RNG.integers(0, 2, 50).astype(float)
     oracle = LinearOracle(design, targets, LOSSES[loss])
     public = PublicRows(design, targets, LOSSES[loss], batch_size=12)

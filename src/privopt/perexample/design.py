@@ -140,6 +140,10 @@ class Design:
         """These rows; `None` is all of them, without a copy."""
         return Batch(self, rows)
 
+    def framed(self, rows: Vector) -> Stored:
+        """These rows as they are, scaled and extended: a copy, of a few that are multiplied again and again."""
+        return self._matrix.framed(rows, self.frame.centre, self.frame.scale, self.frame.intercept)
+
 
 def _same(one: Vector, other: Vector) -> bool:
     """The last number is looked at first: if any has changed, that of the intercept most likely has."""

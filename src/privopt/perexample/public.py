@@ -24,17 +24,17 @@ class PublicRows:
 
     def __init__(self, design: Design, targets: Vector, loss: Loss, batch_size: int = 64) -> None:
         batches = public_batches(len(design), batch_size)
-        self._loss, self._batches = loss, [(design.take(rows), targets[rows]) for rows in batches]
+        self._loss, self._batches = loss, [(design.framed(rows), targets[rows]) for rows in batches]
 
     @property
     def epoch(self) -> int:
         return len(self._batches)
 
     def __call__(self, parameters: Vector, round_: int) -> Vector:
-        batch, targets = self._batches[round_ % len(self._batches)]
+        rows, targets = self._batches[round_ % len(self._batches)]
         coefficients = parameters if self._loss.outputs == 1 else parameters.reshape(self._loss.outputs, -1)
-        residuals = self._loss.residuals(batch.scores(coefficients), targets)
-        return batch.weighted_sum(residuals).ravel() / len(targets)
+        residuals = self._loss.residuals(rows.times(coefficients.T), targets)
+        return rows.transposed_times(residuals).T.ravel() / len(targets)
 
 
 def public_batches(size: int, batch_size: int) -> list[Vector]:

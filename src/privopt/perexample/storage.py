@@ -31,6 +31,12 @@ class Dense:
     def without(self, rows: Vector) -> "Dense":
         return Dense(np.where(rows[:, None], 0.0, self._values))
 
+    def framed(self, rows: Vector, centre: Vector | None, scale: Vector | None, intercept: float) -> "Dense":
+        """(row − centre)/scale, and then the intercept unless that is 0."""
+        values = self._values.take(rows, axis=0) - (0.0 if centre is None else centre)
+        values /= 1.0 if scale is None else scale
+        return Dense(np.hstack([values, np.full((len(rows), 1), intercept)]) if intercept else values)
+
     def rows(self, start: int, stop: int) -> "Dense":
         return Dense(self._values[start:stop])
 
@@ -105,6 +111,13 @@ class Csr:
             starts = self._matrix.indptr.astype(np.intp)
             self._places = starts[:-1], np.diff(starts)
         return CsrRows(self._matrix, *self._places, rows)
+
+    def framed(self, rows: Vector, centre: Vector | None, scale: Vector | None, intercept: float) -> "CsrRows":
+        """row/scale, and then the intercept unless that is 0."""
+        taken = sp.csr_array(self._matrix[rows])
+        taken.data /= 1.0 if scale is None else scale[taken.indices]
+        column = sp.csr_array(np.full((len(rows), 1), intercept))
+        return Csr(sp.csr_array(sp.hstack([taken, column], format="csr")) if intercept else taken).take(np.arange(len(rows)))
 
     def without(self, rows: Vector) -> "Csr":
         matrix = self._matrix.copy()
