@@ -6,11 +6,12 @@ from privopt.perexample.torch.factors.factor import Factor, absolutes, squares
 
 
 class Dense:
-    """gᵢ = values[i]. Its squared norms are kept: those of a weight are made of them."""
+    """gᵢ = values[i]. Its squared norms and its last difference are kept: those of a weight are made of them."""
 
     def __init__(self, values: Tensor) -> None:
         self.values = values if values.ndim > 1 else values.unsqueeze(1)  # of a parameter that is one number
         self.squares: Tensor | None = None
+        self._less: tuple[Factor, float, Dense] | None = None
 
     @property
     def examples(self) -> int:
@@ -42,7 +43,9 @@ class Dense:
         return Dense(self.values[index])
 
     def minus(self, other: Factor, weight: float) -> "Dense":
-        return Dense(self.values.sub(other.dense(), alpha=weight))
+        if self._less is None or self._less[0] is not other or self._less[1] != weight:
+            self._less = other, weight, Dense(self.values.sub(other.dense(), alpha=weight))
+        return self._less[2]
 
     def plus(self, other: Factor) -> "Dense":
         return Dense(self.values + other.dense())

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from privopt.perexample.torch.factors.dense import Dense
 from privopt.perexample.torch.factors.factor import Factor, absolutes, product, scaled_product, squares
-from privopt.perexample.torch.factors.outer import Outer, accumulate
-from privopt.perexample.torch.factors.rows import squared_lengths
+from privopt.perexample.torch.factors.outer import Outer, Signal, Term, accumulate
+from privopt.perexample.torch.factors.rows import squared_lengths, usable
 
 
 class Once:
@@ -23,7 +23,7 @@ class Once:
         deltas, inputs = self.gradients.values, self.inputs
         if diagonal is not None:
             return scaled_product(deltas, diagonal, inputs)
-        if deltas.is_cpu and deltas.dtype == inputs.dtype == torch.float32:
+        if usable(deltas, inputs):
             lengths, self.gradients.squares = squared_lengths(deltas, inputs)
             return lengths
         return product(squares(inputs), self.gradients.squared_norms())
@@ -46,13 +46,32 @@ class Once:
         return Once(self.inputs[index], self.gradients.take(index))
 
     def minus(self, other: Factor, weight: float) -> Factor:
-        if isinstance(other, Once) and torch.equal(self.inputs, other.inputs):  # the data themselves: δ₁aᵀ − w δ₂aᵀ
-            return Once(self.inputs, self.gradients.minus(other.gradients, weight))
-        return self._in_time().minus(other._in_time() if isinstance(other, Once) else other, weight)
+        if not isinstance(other, Once):
+            return self._in_time().minus(other, weight)
+        change = self.gradients.minus(other.gradients, weight)
+        if _equal(self.inputs, other.inputs):  # the data themselves: δ₁aᵀ − w δ₂aᵀ
+            return Once(self.inputs, change)
+        # δ₁(a₁ − a₂)ᵀ + (δ₁ − w δ₂)a₂ᵀ: nothing large cancels when the points are close
+        moved = _term(self.inputs - other.inputs, self.gradients.values)
+        return Outer([moved, _term(other.inputs, change.values)], self._shape)
 
     def plus(self, other: Factor) -> Factor:
         return self._in_time().plus(other._in_time() if isinstance(other, Once) else other)
 
+    @property
+    def _shape(self) -> torch.Size:
+        return torch.Size((self.gradients.values.shape[1], self.inputs.shape[1]))
+
     def _in_time(self) -> Outer:
-        deltas = self.gradients.values
-        return Outer.of(self.inputs, deltas, torch.Size((deltas.shape[1], self.inputs.shape[1])))
+        return Outer([_term(self.inputs, self.gradients.values)], self._shape)
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """Whether the numbers are the same; those of the same place are, and are not read."""
+    alike = one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.stride() == other.stride()
+    return alike or torch.equal(one, other)
+
+
+def _term(inputs: Tensor, gradients: Tensor) -> Term:
+    """Of rows: one moment."""
+    return Term(Signal(inputs.unsqueeze(1)), gradients.unsqueeze(1))

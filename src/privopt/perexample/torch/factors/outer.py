@@ -27,6 +27,7 @@ from privopt.perexample.torch.factors.factor import (
     scaled_product,
     squares,
 )
+from privopt.perexample.torch.factors.rows import squared_lengths_of_two, usable
 from privopt.perexample.torch.factors.total import Total
 from privopt.perexample.torch.room import Room
 
@@ -88,7 +89,7 @@ class Signal:
         return self.values.numel()
 
     def block(self, start: int, stop: int) -> Tensor:
-        return self.values[start:stop]
+        return self.values if stop - start == self.values.shape[0] else self.values[start:stop]
 
     def lengths(self) -> Tensor:
         return torch.linalg.vector_norm(self.values, dim=(1, 2))
@@ -216,6 +217,9 @@ class Outer:
         """‖Σₖ δₖ aₖᵀ‖² = Σₖₘ ⟨aₖ, aₘ⟩ ⟨δₖ, δₘ⟩, of terms that last for one moment each: the two points of a difference."""
         inputs = [term.source.block(0, self._rows).squeeze(1) for term in self.terms]
         outputs = [term.gradients.squeeze(1) for term in self.terms]
+        if len(self.terms) == 2 and usable(outputs[0], inputs[0]):
+            values, below = squared_lengths_of_two((outputs[0], outputs[1]), (inputs[0], inputs[1]), CANCELLED)
+            return values if below is None else settled(self, values, below, 2, None)
         own = [product(squares(a), squares(d)) for a, d in zip(inputs, outputs, strict=True)]
         crossed = [
             torch.linalg.vecdot(inputs[k], inputs[m]) * torch.linalg.vecdot(outputs[k], outputs[m])

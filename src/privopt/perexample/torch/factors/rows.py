@@ -1,4 +1,9 @@
-"""Squared lengths of outer products, row by row, in one pass over both factors."""
+"""Squared lengths of outer products, row by row: one compiled pass over the factors, instead of many small operations.
+
+For rows in single precision on the CPU. Sums are in double precision: no square underflows.
+"""
+
+import math
 
 import numpy as np
 import torch
@@ -7,9 +12,11 @@ from torch import Tensor
 
 from privopt.compiled import compiled
 
+Pair = tuple[Tensor, Tensor]
+
 
 def squared_lengths(gradients: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """(‖δᵢ‖² ‖aᵢ‖², ‖δᵢ‖²) of rows in single precision on the CPU. Sums are in double precision: no square underflows.
+    """‖δᵢ ⊗ aᵢ‖² = ‖δᵢ‖² ‖aᵢ‖², and ‖δᵢ‖².
 
     >>> squared_lengths(torch.tensor([[3.0, 4.0], [1e-30, 0.0]]), torch.tensor([[2.0], [1e30]]))
     (tensor([100.,   1.]), tensor([25.,  0.]))
@@ -17,6 +24,25 @@ def squared_lengths(gradients: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
     room = np.empty((2, gradients.shape[0]), np.float32)
     _squared_lengths(gradients.contiguous().numpy(), inputs.contiguous().numpy(), room)
     return torch.from_numpy(room[0]), torch.from_numpy(room[1])
+
+
+def squared_lengths_of_two(gradients: Pair, inputs: Pair, least: float) -> tuple[Tensor, Tensor | None]:
+    """‖δᵢ ⊗ aᵢ + δ′ᵢ ⊗ a′ᵢ‖², and where it is below `least` times what it could be, if it is anywhere.
+
+    >>> one = torch.tensor([[1.0], [1.0]])
+    >>> squared_lengths_of_two((one, -2 * one), (5 * one, one), least=0.1)
+    (tensor([9., 9.]), None)
+    >>> squared_lengths_of_two((one, -2 * one), (torch.tensor([[5.0], [2.0]]), one), least=0.1)
+    (tensor([9., 0.]), tensor([False,  True]))
+    """
+    values, below = np.empty(gradients[0].shape[0], np.float32), np.empty(gradients[0].shape[0], np.bool_)
+    some = _squared_lengths_of_two(*(rows.contiguous().numpy() for rows in (*gradients, *inputs)), least, values, below)
+    return torch.from_numpy(values), torch.from_numpy(below) if some else None
+
+
+def usable(gradients: Tensor, inputs: Tensor) -> bool:
+    """Whether these are such rows."""
+    return gradients.is_cpu and gradients.dtype == inputs.dtype == torch.float32
 
 
 @compiled("void(float32[:, ::1], float32[:, ::1], float32[:, ::1])", fastmath={"reassoc", "contract"})
@@ -29,3 +55,21 @@ def _squared_lengths(gradients, inputs, room):  # type: ignore[no-untyped-def]  
         for column in range(inputs.shape[1]):
             theirs += float64(inputs[row, column]) * float64(inputs[row, column])
         room[0, row], room[1, row] = ours * theirs, ours
+
+
+@compiled(f"boolean({4 * 'float32[:, ::1], '}float64, float32[::1], boolean[::1])", fastmath={"reassoc", "contract"})
+def _squared_lengths_of_two(gradients, others, inputs, theirs, least, values, below):  # type: ignore[no-untyped-def]
+    some = False
+    for row in range(gradients.shape[0]):
+        dd, ee, de = float64(0.0), float64(0.0), float64(0.0)
+        for column in range(gradients.shape[1]):
+            d, e = float64(gradients[row, column]), float64(others[row, column])
+            dd, ee, de = dd + d * d, ee + e * e, de + d * e
+        aa, bb, ab = float64(0.0), float64(0.0), float64(0.0)
+        for column in range(inputs.shape[1]):
+            a, b = float64(inputs[row, column]), float64(theirs[row, column])
+            aa, bb, ab = aa + a * a, bb + b * b, ab + a * b
+        square = dd * aa + ee * bb + float64(2.0) * de * ab
+        values[row], below[row] = square, square < least * (math.sqrt(dd * aa) + math.sqrt(ee * bb)) ** 2
+        some |= below[row]
+    return some
