@@ -219,7 +219,7 @@ def _clipped_sum(grads: PerExampleVectors, order: int, bound: float, weight: flo
 
 def _inside(norms: Any, bound: float, weight: float) -> Any:
     """weight · min(1, C/‖gᵢ‖); 0 under a zero bound."""
-    return norms.clip(bound) ** -1.0 * (bound * weight) if bound > 0 else norms * 0.0
+    return bound * weight / norms.clip(bound) if bound > 0 else norms * 0.0
 
 
 def _of_finite(norms: Any, weights: Any) -> Any:
