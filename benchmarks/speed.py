@@ -165,8 +165,8 @@ def methods(size: Size) -> Iterator[Row]:
     """AdaDPS beside DP-SGD, five passes of DP-SRM, and output perturbation from beginning to end."""
     yield from _adadps_step(size)
     a9a = data.a9a(size.rows)
-    oracle = _model(a9a)[1]
-    for batch in (50, 100, 200):
+    oracle = dpsrm.Problem(a9a).train
+    for batch in dpsrm.BATCHES:
         rounds = max(2, round(5 * len(a9a.y) / batch))
         recipe = dpsrm._srm(rounds, batch, len(a9a.y), step=0.05, noise=1.0)
         seconds = [_timed(partial(_private, recipe, oracle)) for _ in range(size.fits)]

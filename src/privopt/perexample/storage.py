@@ -166,7 +166,7 @@ class CsrRows:
         self._row_of = np.arange(len(rows)).repeat(own)
         places = (starts.take(rows) - own.cumsum() + own).take(self._row_of)
         places += np.arange(len(places))
-        self._data, self._columns = matrix.data.take(places), matrix.indices.take(places)
+        self._data, self._columns = matrix.data.take(places), matrix.indices.take(places).astype(np.intp, copy=False)
         self.shape = (len(rows), int(matrix.shape[1]))
 
     def times(self, slopes: Vector) -> Vector:
