@@ -47,12 +47,12 @@ def _fused(context, x, y, z):  # type: ignore[no-untyped-def]  # what the compil
 _fma: Any = intrinsic(_fused)
 
 
-@njit("UniTuple(float32, 2)(int32, int32, uint32, float32)", inline="always")
+@njit(inline="always")
 def _pair(high, low, turn, deviation):  # type: ignore[no-untyped-def]  # compiled
     """Two numbers; u = (high + (low + ½) 2⁻³¹) 2⁻³¹."""
     # ln u = ln(1 + m) + e ln 2, with √½ ≤ 1 + m < √2; near 1 from 1 − u, which is never 0
     bits = np.float32((float32(high) + (float32(low) + HALF) * UNIT) * UNIT).view(np.int32)
-    e = (bits - ROOT_BITS) >> int32(23)
+    e = int32(bits - ROOT_BITS) >> int32(23)  # without the cast in 64 bits, which takes longer
     m = np.int32(bits - (e << int32(23))).view(np.float32) - ONE
     if high >= ROOT:
         e = int32(0)
@@ -81,7 +81,7 @@ def normal_numbers(words, numbers, deviation):  # type: ignore[no-untyped-def]
     pairs, wanting = numbers.size // 2, int32(0)
     for i in range(pairs):
         high = int32(words[i] >> uint32(1))
-        numbers[i], numbers[pairs + i] = _pair(high, MIDDLE, words[pairs + i], deviation)
+        numbers[i], numbers[pairs + i] = _pair(high, int32(MIDDLE), words[pairs + i], deviation)
         wanting += int32(((high + FAR) & LAST) < FAR + FAR)
     return wanting
 
