@@ -46,23 +46,37 @@ def normal(like: Tensor, deviation: float, rng: Rng) -> Callable[[Sum], Tensor]:
     size = like.numel()
     if size < FEW or like.dtype == torch.float64:
         return lambda total: total(brought(deviation * rng.standard_normal(tuple(like.shape)), like))
-    begin = partial(_begun, size, deviation, [_key(rng) for _ in range(min(MOST, size // PART) or 1)])
-    idle = size >= MANY and (torch.get_num_threads() == 1 or like.device.type != "cpu")
-    begun = begin(others=True) if idle else None
-    return lambda total: total(torch.from_numpy((begun or begin(others=size >= 2 * PART))()).view(like.shape).to(like.device))
+    keys = [_key(rng) for _ in range(min(MOST, size // PART) or 1)]
+    begun = None
+    if size >= MANY and (torch.get_num_threads() == 1 or not like.is_cpu):
+        begun = _begun(size, deviation, keys)
+
+    def added(total: Sum) -> Tensor:
+        numbers = begun() if begun else _drawn(size, deviation, keys)
+        return total(torch.from_numpy(numbers).view(like.shape).to(like.device))
+
+    return added
 
 
-def _begun(size: int, deviation: float, keys: Sequence[bytes], *, others: bool) -> Callable[[], Numbers]:
-    """Let other threads, if they shall help, begin with the numbers; the function that is returned draws what is left of them."""
-    numbers: Numbers = torch.empty(size + size % 2, dtype=torch.float32).numpy()  # in pairs; aligned as products like it
+def _drawn(size: int, deviation: float, keys: Sequence[bytes]) -> Numbers:
+    """The numbers, by other threads too if they are many."""
+    if len(keys) > 1:
+        return _begun(size, deviation, keys)()
+    numbers = _room(size)
+    _draw(numbers, deviation, keys[0])
+    return numbers[:size]
+
+
+def _begun(size: int, deviation: float, keys: Sequence[bytes]) -> Callable[[], Numbers]:
+    """Let other threads begin with the numbers; the function that is returned draws what is left of them."""
+    numbers = _room(size)
     edges = [2 * (len(numbers) // 2 * part // len(keys)) for part in range(len(keys) + 1)]
     left = deque(
         partial(_draw, numbers[start:stop], deviation, key) for key, (start, stop) in zip(keys, pairwise(edges), strict=True)
     )
     ended: Ended = SimpleQueue()
-    if others:
-        for _ in keys:
-            _helpers(os.getpid()).put(partial(_work, left, ended))
+    for _ in keys:
+        _helpers(os.getpid()).put(partial(_work, left, ended))
 
     def drawn() -> Numbers:
         _work(left, ended)
@@ -72,6 +86,11 @@ def _begun(size: int, deviation: float, keys: Sequence[bytes], *, others: bool) 
         return numbers[:size]
 
     return drawn
+
+
+def _room(size: int) -> Numbers:
+    """Where numbers will be: pairs of them, aligned as products like it."""
+    return torch.empty(size + size % 2, dtype=torch.float32).numpy()
 
 
 def _work(left: deque[partial[None]], ended: Ended) -> None:

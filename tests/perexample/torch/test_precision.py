@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from privopt.measure.clips import l2
 from privopt.perexample.torch import Layout, Recorder, TorchGrads, TorchOracle, UnsupportedLayer, per_example_gradients
 from privopt.perexample.torch.draws import Draws
-from privopt.perexample.torch.support import refuse_rounding
+from privopt.perexample.torch.support import products, refuse_rounding
 from tests.perexample.torch.alone import assert_close, one_at_a_time, squared, targets_for
 from tests.perexample.torch.models import MODELS, Uses, normal
 
@@ -119,9 +119,9 @@ def test_products_that_torch_was_told_to_round_are_refused() -> None:
 @pytest.mark.skipif(not hasattr(torch.backends.mkldnn, "matmul"), reason="torch before 2.9 has no such setting")
 def test_convolutions_on_a_gpu_are_refused_while_it_rounds_them() -> None:
     """tf32 is the default of cuDNN."""
-    refuse_rounding(nn.Linear(2, 2), torch.device("cuda"))
+    refuse_rounding(products(nn.Linear(2, 2), torch.device("cuda")))
     with pytest.raises(UnsupportedLayer, match=r"rounded to tf32.*cudnn\.conv"):
-        refuse_rounding(nn.Conv2d(1, 1, 1), torch.device("cuda"))
+        refuse_rounding(products(nn.Conv2d(1, 1, 1), torch.device("cuda")))
 
 
 def test_draws_are_repeated_and_leave_no_trace() -> None:

@@ -1,7 +1,7 @@
 """The oracle: per-example gradients of a network on its data."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -156,14 +156,15 @@ def _part(index: Tensor | slice, start: int, stop: int) -> Tensor | slice:
     return slice(start, stop) if isinstance(index, slice) else index[start:stop]
 
 
-@contextmanager
-def silent() -> Iterator[None]:
+class silent:  # noqa: N801  # it reads as a phrase; a generator for it would take longer than some layers
     """Errors of other people's code on private examples, without what they say: that may hold a private value."""
-    try:
-        yield
-    except PrivoptError:
-        raise
-    except Exception as error:
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if not isinstance(error, Exception) or isinstance(error, PrivoptError):
+            return
         if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
             raise InputError("the memory does not hold one chunk of examples: use a smaller physical_batch_size.") from None
         raise InputError(

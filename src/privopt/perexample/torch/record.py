@@ -22,7 +22,7 @@ from privopt.perexample.torch.exact import whole
 from privopt.perexample.torch.glue import Glue, forwards
 from privopt.perexample.torch.layers import OBSERVED, REWRITTEN, LayerGrads, Site
 from privopt.perexample.torch.room import Room
-from privopt.perexample.torch.support import batch_dims, refuse_mixing, refuse_rounding
+from privopt.perexample.torch.support import batch_dims, products, refuse_mixing, refuse_rounding
 from privopt.perexample.torch.tape import Found, Gradients, Tape
 
 HOLDERS = (nn.ParameterList, nn.ParameterDict)
@@ -59,8 +59,8 @@ class _Observed:
         def made(gradients: Gradients, examples: int) -> Found:
             site = Site(self.name, type(self.module).__name__, self.dim, examples)
             assert gradients[0] is not None
-            for name, factor in self.layer(self.module, tuple(whole(x) for x in kept), gradients[0], site):
-                yield self.module._parameters[name], factor  # type: ignore[misc]  # it is trainable, so it is there
+            found, own = self.layer(self.module, tuple(map(whole, kept)), gradients[0], site), self.module._parameters
+            return [(own[name], factor) for name, factor in found]  # type: ignore[misc]  # it is trainable, so it is there
 
         return made
 
@@ -75,7 +75,7 @@ class Recorder:
         self._rewritten: list[tuple[str, nn.Module, Callable[..., Any]]] = []
         self._again: dict[nn.Module, tuple[str, list[str]]] = {}
         self._norms = refuse_mixing(model.named_modules())
-        self._device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+        self._products = products(model, next((parameter.device for parameter in model.parameters()), torch.device("cpu")))
         dims = batch_dims(model)
         covered: set[nn.Module] = set()
         for name, module in model.named_modules():
@@ -99,7 +99,7 @@ class Recorder:
     def record(self) -> Iterator[Tape]:
         """Watch what happens in the model inside this block."""
         refuse_mixing(self._norms)  # a mode may have changed
-        refuse_rounding(self.model, self._device)
+        refuse_rounding(self._products)  # so may this
         tape = Tape(self._room)
         watched = {observed.module: observed.forward(tape) for observed in self._observed}
         watched |= {module: rewrite(module, name, tape) for name, module, rewrite in self._rewritten}

@@ -1,7 +1,8 @@
 """Support: what is refused, by name and with what would do instead."""
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -48,18 +49,20 @@ def refuse_mixing(modules: Iterable[tuple[str, nn.Module]]) -> list[tuple[str, n
     return norms
 
 
-def refuse_rounding(model: nn.Module, device: torch.device) -> None:
+def products(model: nn.Module, device: torch.device) -> dict[str, Any]:
+    """Where torch keeps how it rounds the products that this model needs."""
+    if device.type != "cuda":
+        return {"torch.backends.mkldnn.matmul": getattr(torch.backends.mkldnn, "matmul", None)}
+    found: dict[str, Any] = {"torch.backends.cuda.matmul": torch.backends.cuda.matmul}
+    if any(isinstance(module, _ConvNd) for module in model.modules()):
+        found["torch.backends.cudnn.conv"] = getattr(torch.backends.cudnn, "conv", None)
+    return found
+
+
+def refuse_rounding(kept: Mapping[str, Any]) -> None:
     """Refuse products of float32 that torch was told to round: a norm and a sum that are rounded differently bound nothing."""
-    if device.type == "cuda":
-        lowered = {"torch.backends.cuda.matmul": getattr(torch.backends.cuda.matmul, "fp32_precision", "none")}
-        if any(isinstance(module, _ConvNd) for module in model.modules()):
-            conv = getattr(torch.backends.cudnn, "conv", None)
-            lowered["torch.backends.cudnn.conv"] = getattr(conv, "fp32_precision", "none")
-    else:
-        matmul = getattr(torch.backends.mkldnn, "matmul", None)
-        lowered = {"torch.backends.mkldnn.matmul": getattr(matmul, "fp32_precision", "none")}
-    for name, precision in lowered.items():
-        if precision not in ("none", "ieee"):
+    for name, where in kept.items():
+        if (precision := getattr(where, "fp32_precision", "none")) not in ("none", "ieee"):
             raise UnsupportedLayer(
                 f"products of float32 are rounded to {precision}, so a clip would not keep its bound. "
                 f'Set {name}.fp32_precision = "ieee"; torch.autocast is as fast, and keeps it.'

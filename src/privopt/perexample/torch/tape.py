@@ -70,11 +70,11 @@ class Tape:
             raise UnsupportedLoss(NO_GRADIENT)
         if not edges:
             return {}
-        examples, total = losses.shape[0], losses.sum()
+        examples = losses.shape[0]
         found: dict[nn.Parameter, list[Factor]] = {}
         start = 0
         with exact(losses.device):
-            gradients = _backward(total, edges)
+            gradients = _backward(losses, edges)
             for tap in taps:
                 own = [None if gradient is None else whole(gradient) for gradient in gradients[start : start + len(tap.edges)]]
                 start += len(tap.edges)
@@ -94,9 +94,9 @@ class Tape:
         return made
 
 
-def _backward(total: Tensor, edges: Sequence[GradientEdge]) -> Gradients:
+def _backward(losses: Tensor, edges: Sequence[GradientEdge]) -> Gradients:
     try:
-        return torch.autograd.grad(total, edges, allow_unused=True)
+        return torch.autograd.grad([losses], edges, [torch.ones_like(losses)], allow_unused=True)  # their sum would be one node more
     except RuntimeError as error:
         if "use_reentrant" not in str(error):
             raise
