@@ -16,7 +16,7 @@ from privopt.nets import fit, make_private
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.linear import LinearOracle
 from privopt.perexample.losses import Logistic
-from privopt.perexample.torch import TorchGrads, TorchOracle
+from privopt.perexample.torch import TorchGrads, TorchOracle, per_example_gradients
 from privopt.recipes import dp_sgd
 from tests.perexample.torch.alone import one_at_a_time
 
@@ -65,6 +65,17 @@ def test_sums_are_those_of_each_example_clipped_alone(clip: Clip, chunk: int | N
     wanted = by_hand(clip, one_at_a_time(network(), x, y, entropy))
     found = clip.sum(oracle(x, y, chunk)(None, None), 0.25)
     torch.testing.assert_close(found.double(), 0.25 * wanted, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("clip", [l2(0.5), l2(0.0), l1(0.5), automatic(0.5)], ids=str)
+def test_no_gradient_makes_a_clip_warn(clip: Clip) -> None:
+    """Norms of which even the sum is too large, infinite ones, none at all: pytest makes a warning an error."""
+    model = nn.Linear(1, 1, bias=False)
+    rows = torch.tensor([[3e38], [3e38], [math.inf], [math.nan], [0.0], [1.0]])
+    grads = per_example_gradients(model, lambda output: output.squeeze(1), rows)
+    total = clip.sum(grads)
+    assert bool(total.isfinite().all())
+    assert float(total.abs()) <= 4 * clip.bound
 
 
 def moves(clip: Clip, chunk: int | None, scale: float) -> list[Tensor]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar, Literal, Protocol
 
+import numpy as np
 from array_api_compat import array_namespace
 
 from privopt.errors import CompositionError
@@ -219,7 +220,9 @@ def _clipped_sum(grads: PerExampleVectors, order: int, bound: float, weight: flo
 
 def _inside(norms: Any, bound: float, weight: float) -> Any:
     """weight · min(1, C/‖gᵢ‖); 0 under a zero bound."""
-    return bound * weight / norms.clip(bound) if bound > 0 else norms * 0.0
+    if bound == 0:
+        return norms * 0.0
+    return bound * weight / (np.maximum(norms, bound) if isinstance(norms, np.ndarray) else norms.clip(bound))
 
 
 def _of_finite(norms: Any, weights: Any) -> Any:

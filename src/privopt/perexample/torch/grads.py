@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -96,7 +97,9 @@ class TorchGrads:
     def fold(self, rule: Rule, order: int = 2, out: Tensor | None = None) -> Tensor:
         """Σ wᵢ gᵢ with weights that are a rule of the norms: what a clip is."""
         norms = self.norms(order)
-        return self.weighted_sum(rule(norms.numpy() if norms.is_cpu else norms), out)  # numpy is quicker with few numbers
+        with np.errstate(all="ignore"):  # a warning would tell something about the data
+            weights = rule(norms.numpy() if norms.is_cpu else norms)  # numpy is quicker with few numbers
+        return self.weighted_sum(weights, out)
 
     def fold_layers(self, rule: LayerRule, order: int = 2, out: Tensor | None = None) -> Tensor:
         """The same, with norms and weights by parameter."""
@@ -163,7 +166,9 @@ class TorchGrads:
         return vector
 
     def _weights(self, values: Any) -> Tensor:
-        weights = torch.as_tensor(values).to(self._layout.device, self._layout.dtype)
+        weights = torch.as_tensor(values)
+        if weights.dtype != self._layout.dtype or weights.device != self._layout.device:
+            weights = weights.to(self._layout.device, self._layout.dtype)
         if weights.shape != (self.examples,):
             raise CompositionError(f"{self.examples} weights are needed, not {tuple(weights.shape)}.")
         return weights

@@ -96,7 +96,8 @@ class Tape:
 
 def _backward(losses: Tensor, edges: Sequence[GradientEdge]) -> Gradients:
     try:
-        return torch.autograd.grad([losses], edges, [torch.ones_like(losses)], allow_unused=True)  # their sum would be one node more
+        ones = torch.ones_like(losses)  # the sum of the losses would be one more node
+        return torch.autograd.grad([losses], edges, [ones], allow_unused=True)
     except RuntimeError as error:
         if "use_reentrant" not in str(error):
             raise
