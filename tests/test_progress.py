@@ -4,6 +4,7 @@ import io
 import itertools
 import re
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from privopt import progress
-from privopt.progress import MARKS, SHARE, Bar, watched
+from privopt.progress import MARKS, PREPARING, SHARE, Bar, preparing, watched
 from tests.test_import import loaded
 
 
@@ -98,6 +99,35 @@ def test_a_terminal_shows_rounds_and_epsilon_and_nothing_else(monkeypatch: pytes
     watching(True, screen, monkeypatch)
     shown = re.sub(r"\x1b\[[?\d;]*[a-zA-Z]", "", screen.getvalue())
     assert re.search(r"training ━+ 3/3 rounds  ε ≤ 0\.300 0:00:00\s*$", shown)
+
+
+def appears(text: str, screen: Terminal, seconds: float) -> bool:
+    """Whether this is seen within some seconds: rich draws ten times a second."""
+    end = time.monotonic() + seconds
+    while text not in screen.getvalue() and time.monotonic() < end:
+        time.sleep(0.01)
+    return text in screen.getvalue()
+
+
+def test_a_terminal_is_told_what_comes_before_the_first_round_until_that_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "150")
+    screen = Terminal()
+    with Bar(Console(file=screen, force_terminal=True), "training") as bar:
+        assert appears(PREPARING, screen, 20)
+        bar.start(3, lambda done: 0.1 * done)
+        before = len(screen.getvalue())
+        bar.advance(3)
+    assert PREPARING not in screen.getvalue()[before:]
+
+
+@pytest.mark.parametrize(("asked", "seen"), [(True, True), (False, False), (print, False)])
+def test_whoever_will_see_a_bar_is_told_what_it_waits_for(monkeypatch: pytest.MonkeyPatch, asked: Any, seen: bool) -> None:
+    monkeypatch.setenv("COLUMNS", "150")
+    monkeypatch.setenv("TERM", "xterm")
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    with preparing(asked):
+        assert appears(PREPARING, screen, 20 if seen else 0.5) is seen
 
 
 @pytest.mark.parametrize(("asked", "stream"), [(True, io.StringIO()), (False, Terminal())])

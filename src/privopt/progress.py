@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
 MARKS = 20  # how often ε is computed anew, at most; between two marks the bar shows the next one's, which is never too little
 SHARE = 0.02  # of the time may go into ε, and as much into the loss
+PREPARING = "preparing: the noise for the budget is being found, which takes some seconds where batches are small …"
 
 Loss = Callable[[], float]
 
 
 class Bar:
-    """Watches a training run; `public_loss` tells the loss on public data."""
+    """Watches a training run, and what comes before it; `public_loss` tells the loss on public data."""
 
     def __init__(self, console: "Console", title: str, public_loss: Loss | None = None) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -33,17 +34,20 @@ class Bar:
             TimeRemainingColumn(),
             console=console,
         )
+        self._preparing = console.status(PREPARING)
         self._public_loss = public_loss
 
     def __enter__(self) -> Self:
+        self._preparing.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._progress.stop()
+        self.stop()
 
     def start(self, rounds: int, spent: Callable[[int], float]) -> None:
         """Training begins; `spent` tells ε after so many rounds."""
         self._rounds, self._spent = rounds, spent
+        self._preparing.stop()
         self._progress.start()
         self._task = self._progress.add_task("", total=rounds, epsilon="…", loss="")
         self._began = self._loss_due = time.monotonic()
@@ -63,12 +67,29 @@ class Bar:
             self._progress.update(self._task, loss=f"  public loss {value:.4g}")
         self._progress.update(self._task, completed=done)
 
+    def stop(self) -> None:
+        """Nothing is waited for any more."""
+        self._preparing.stop()
+        self._progress.stop()
+
     def _until(self, mark: float) -> None:
         """Show the ε of all rounds up to this mark."""
         started = time.monotonic()
         self._mark = min(self._rounds, round(mark))
         self._progress.update(self._task, epsilon=f"{self._spent(self._mark):.3f}")
         self._cost = time.monotonic() - started
+
+
+@contextmanager
+def preparing(progress: bool | Callable[[int], None]) -> Iterator[None]:
+    """Say what is waited for, where `watched` will show a bar."""
+    if progress is True and sys.stderr.isatty():
+        from rich.console import Console
+
+        with Console(stderr=True).status(PREPARING):
+            yield
+    else:
+        yield
 
 
 @contextmanager
@@ -81,8 +102,11 @@ def watched(
     elif progress and sys.stderr.isatty():
         from rich.console import Console
 
-        with Bar(Console(stderr=True), "training", public_loss) as bar:
-            bar.start(rounds, spent)
+        bar = Bar(Console(stderr=True), "training", public_loss)
+        bar.start(rounds, spent)
+        try:
             yield bar.advance
+        finally:
+            bar.stop()
     else:
         yield None

@@ -33,7 +33,7 @@ from privopt.privacy.accountants import Accountant, epsilon
 from privopt.privacy.budget import Budget, warn_of_delta
 from privopt.privacy.ledger import Ledger, Run
 from privopt.privacy.statement import Privacy, Statement
-from privopt.progress import watched
+from privopt.progress import preparing, watched
 from privopt.recipe import Recipe
 from privopt.recipes import check_options, check_side, dp_sgd
 from privopt.recipes import method as method_of
@@ -165,7 +165,8 @@ def fit(
         side["public"] = PublicExamples(oracle, known)
         if "stability" not in (options or {}):
             side["stability"] = least_seen(seen_sizes(side["public"], oracle.flat.vector))
-    noise = noise_for(recipe if chosen.private else as_if_private, budget, accountant)
+    with preparing(progress):
+        noise = noise_for(recipe if chosen.private else as_if_private, budget, accountant)
     rng = generator(seed)
     ledger = ledger if ledger is not None else Ledger()
     name = ledger.run().name
@@ -177,7 +178,8 @@ def fit(
         name, rng = store.begin(name, rng)
     spending = ledger.run(name)
     if (stop := recipe(noise).stop(rng)) < planned.rounds:  # drawn before data are read: noise for these rounds is enough
-        noise = noise_for(lambda z: recipe(z).stopped(stop), budget, accountant)
+        with preparing(progress):
+            noise = noise_for(lambda z: recipe(z).stopped(stop), budget, accountant)
     ready = recipe(noise).stopped(stop)
 
     def spent(done: int) -> float:
