@@ -164,9 +164,9 @@ class CsrRows:
     def __init__(self, matrix: sp.csr_array | sp.csr_matrix, starts: Vector, lengths: Vector, rows: Vector) -> None:
         own = lengths.take(rows)
         self._row_of = np.arange(len(rows)).repeat(own)
-        places = (starts.take(rows) - own.cumsum() + own).take(self._row_of)
+        places = (starts.take(rows) - own.cumsum() + own).repeat(own)
         places += np.arange(len(places))
-        self._data, self._columns = matrix.data.take(places), matrix.indices.take(places).astype(np.intp, copy=False)
+        self._data, self._columns = matrix.data[places], matrix.indices[places].astype(np.intp, copy=False)
         self.shape = (len(rows), int(matrix.shape[1]))
 
     def times(self, slopes: Vector) -> Vector:
