@@ -105,7 +105,7 @@ class automatic:  # noqa: N801
 
     def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Array | None = None) -> Array:
         def weights(norms: Any) -> Any:
-            return _of_finite(norms, self.bound / (norms + self.stability) * weight)
+            return _of_numbers(self.bound / (norms + self.stability) * weight)
 
         return grads.fold(weights, self.order, out)
 
@@ -213,7 +213,7 @@ def _clipped_sum(grads: PerExampleVectors, order: int, bound: float, weight: flo
     """weight · Σ gᵢ · min(1, C/‖gᵢ‖). A vector that is not finite is absent."""
 
     def weights(norms: Any) -> Any:
-        return _of_finite(norms, _inside(norms, bound, weight))
+        return _of_numbers(_inside(norms, bound, weight))
 
     return grads.fold(weights, order, out)
 
@@ -225,10 +225,15 @@ def _inside(norms: Any, bound: float, weight: float) -> Any:
     return bound * weight / (np.maximum(norms, bound) if isinstance(norms, np.ndarray) else norms.clip(bound))
 
 
+def _of_numbers(weights: Any) -> Any:
+    """0 where a norm is no number, and so its weight; that of an infinite one is 0 already."""
+    if math.isfinite(weights.dot(weights)):  # (a sum takes longer)
+        return weights
+    return _of_finite(weights, weights)
+
+
 def _of_finite(norms: Any, weights: Any) -> Any:
     """0 where a norm is not finite."""
-    if math.isfinite(float(norms.sum())):
-        return weights
     xp = array_namespace(norms)
     return xp.where(xp.isfinite(norms), weights, xp.zeros_like(norms))
 

@@ -53,23 +53,24 @@ def normal(like: Tensor, deviation: float, rng: Rng) -> Callable[[Sum], Tensor]:
 
     def added(total: Sum) -> Tensor:
         numbers = begun() if begun else _drawn(size, deviation, keys)
-        return total(torch.from_numpy(numbers).view(like.shape).to(like.device))
+        return total(numbers if like.is_cpu and like.ndim == 1 else numbers.view(like.shape).to(like.device))
 
     return added
 
 
-def _drawn(size: int, deviation: float, keys: Sequence[bytes]) -> Numbers:
+def _drawn(size: int, deviation: float, keys: Sequence[bytes]) -> Tensor:
     """The numbers, by other threads too if they are many."""
     if len(keys) > 1:
         return _begun(size, deviation, keys)()
-    numbers = _room(size)
-    _draw(numbers, deviation, keys[0])
-    return numbers[:size]
+    room = _room(size)
+    _draw(room.numpy(), deviation, keys[0])
+    return room[:size]
 
 
-def _begun(size: int, deviation: float, keys: Sequence[bytes]) -> Callable[[], Numbers]:
+def _begun(size: int, deviation: float, keys: Sequence[bytes]) -> Callable[[], Tensor]:
     """Let other threads begin with the numbers; the function that is returned draws what is left of them."""
-    numbers = _room(size)
+    room = _room(size)
+    numbers: Numbers = room.numpy()
     edges = [2 * (len(numbers) // 2 * part // len(keys)) for part in range(len(keys) + 1)]
     left = deque(
         partial(_draw, numbers[start:stop], deviation, key) for key, (start, stop) in zip(keys, pairwise(edges), strict=True)
@@ -78,19 +79,19 @@ def _begun(size: int, deviation: float, keys: Sequence[bytes]) -> Callable[[], N
     for _ in keys:
         _helpers(os.getpid()).put(partial(_work, left, ended))
 
-    def drawn() -> Numbers:
+    def drawn() -> Tensor:
         _work(left, ended)
         for _ in keys:
             if error := ended.get():
                 raise error
-        return numbers[:size]
+        return room[:size]
 
     return drawn
 
 
-def _room(size: int) -> Numbers:
+def _room(size: int) -> Tensor:
     """Where numbers will be: pairs of them, aligned as products like it."""
-    return torch.empty(size + size % 2, dtype=torch.float32).numpy()
+    return torch.empty(size + size % 2, dtype=torch.float32)
 
 
 def _work(left: deque[partial[None]], ended: Ended) -> None:

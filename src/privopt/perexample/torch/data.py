@@ -14,8 +14,7 @@ Numbers = Callable[..., Tensor]  # (shape, generator=…)
 
 def size_of(data: Any) -> int:
     """How many examples there are."""
-    tensors = [x for x in leaves(data) if isinstance(x, Tensor)]
-    sizes = {x.shape[0] if x.ndim else 0 for x in tensors}
+    sizes = {x.shape[0] if x.ndim else 0 for x in leaves(data) if isinstance(x, Tensor)}
     if len(sizes) != 1:
         raise InputError(
             f"inputs and targets must be tensors with one row for each example: they have {sorted(sizes) or 'no'} rows."

@@ -4,7 +4,7 @@ gᵢ is kept as D ⊙ g⁰ᵢ + s: the factors of g⁰ from one backward pass, a
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -77,7 +77,7 @@ class TorchGrads:
         `weights` may be one vector, or one for each parameter by name. The sum is added to `out` if that is given: noise may be
         there already.
         """
-        if isinstance(weights, Mapping):
+        if isinstance(weights, dict):
             by_name = {name: self._weights(given) for name, given in weights.items()}
         else:
             by_name = dict.fromkeys(self._layout.slices, self._weights(weights))
@@ -166,7 +166,7 @@ class TorchGrads:
         return vector
 
     def _weights(self, values: Any) -> Tensor:
-        weights = torch.as_tensor(values)
+        weights = torch.from_numpy(values) if isinstance(values, np.ndarray) else torch.as_tensor(values)
         if weights.dtype != self._layout.dtype or weights.device != self._layout.device:
             weights = weights.to(self._layout.device, self._layout.dtype)
         if weights.shape != (self.examples,):
@@ -225,7 +225,7 @@ class TorchGrads:
 
     def _is_finite(self) -> bool:
         norms = next(iter(self._norms.values())) if self._norms else self.norms()
-        return math.isfinite(float(norms.sum()))
+        return math.isfinite(norms.numpy().max(initial=0.0) if norms.is_cpu else float(norms.sum()))
 
     def _formed(self) -> "TorchGrads":
         """The same vectors without a diagonal."""

@@ -115,6 +115,6 @@ def absolutes(rows: Tensor) -> Tensor:
 def added(parts: Sequence[Tensor]) -> Tensor:
     """Their sum."""
     total = parts[0]
-    for part in parts[1:]:
-        total = total + part
+    for place, part in enumerate(parts[1:]):
+        total = total.add_(part) if place else total + part
     return total

@@ -34,7 +34,7 @@ class Once:
         return torch.linalg.vecdot(self.gradients.values.abs() @ diagonal.abs(), self.inputs.abs())
 
     def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
-        accumulate(out, self.gradients.values * weights.unsqueeze(1), self.inputs)
+        accumulate(out, self.gradients.values.T * weights, self.inputs)
 
     def dots(self, vector: Tensor) -> Tensor:
         return torch.linalg.vecdot(self.gradients.values @ vector, self.inputs)

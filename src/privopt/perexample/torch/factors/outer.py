@@ -114,11 +114,11 @@ def contracted(inputs: Tensor, gradients: Tensor, groups: int) -> Tensor:
 
 
 def accumulate(out: Tensor, gradients: Tensor, inputs: Tensor) -> None:
-    """out += δᵀ a, for a part of a flat vector that need not begin where a processor likes it to."""
+    """out += δᵀ a, given δᵀ, for a part of a flat vector that need not begin where a processor likes it to."""
     if out.is_cpu and out.numel() > SMALL and out.data_ptr() % ALIGNED:
-        out.add_(gradients.T @ inputs)
+        out.add_(gradients @ inputs)
     else:
-        out.addmm_(gradients.T, inputs)
+        out.addmm_(gradients, inputs)
 
 
 @dataclass(frozen=True)
@@ -337,7 +337,7 @@ class Outer:
             weighted = term.gradients * rows.view(-1, 1, 1)
             if self.groups == 1 and isinstance(term.source, Signal):
                 a, q = term.source.values, weighted.shape[2]
-                accumulate(out.view(q, -1), weighted.reshape(-1, q), a.reshape(-1, a.shape[2]))
+                accumulate(out.view(q, -1), weighted.reshape(-1, q).T, a.reshape(-1, a.shape[2]))
             else:
                 out.add_(term.source.contract(weighted, self.groups).view_as(out))
 
