@@ -104,7 +104,8 @@ class _Once:
     """An oracle that visits each point once, when several terms of a round ask for the same rows there."""
 
     def __init__(self, oracle: Oracle) -> None:
-        self._oracle, self._visited, self.size = oracle, dict[int, PerExampleGrads](), oracle.size
+        self._visited: dict[int, PerExampleGrads] = {}
+        self._oracle, self.size = oracle, oracle.size
 
     def __call__(self, parameters: Array, rows: Rows) -> PerExampleGrads:
         if id(parameters) not in self._visited:

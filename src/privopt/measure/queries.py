@@ -1,6 +1,7 @@
 """Queries: one vector per example, asked at points that are already public."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 from privopt.errors import CompositionError
@@ -32,7 +33,7 @@ class Term:
     def __rmul__(self, factor: float) -> "Term":
         return Term(factor * self.weight, self.query, self.clip)
 
-    @property
+    @cached_property
     def bound(self) -> float:
         return abs(self.weight) * self.clip.bound
 

@@ -7,7 +7,7 @@ computed in double precision: in single precision, rounding a sum over many rows
 
 import math
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 
 import numpy as np
 import scipy.sparse as sp
@@ -25,6 +25,11 @@ class Frame:
     centre: Vector | None = None
     scale: Vector | None = None
     intercept: float = 1.0
+
+    @cached_property
+    def changes_nothing(self) -> bool:
+        """Whether framed rows are the original ones."""
+        return self.centre is None and self.scale is None and not self.intercept
 
     def unfold(self, coefficients: Vector) -> tuple[Vector, Vector]:
         """Coefficients of framed rows (outputs × width) as slopes and intercepts for the original ones."""
@@ -175,6 +180,8 @@ class Batch:
 
     def scores(self, coefficients: Vector) -> Vector:
         """Row times coefficients: (rows,) for a vector, (rows, outputs) for outputs × width."""
+        if self._frame.changes_nothing:
+            return self._matrix.times(coefficients.T)
         slopes, constants = self._frame.unfold(coefficients)
         return self._matrix.times(slopes.T) + constants
 

@@ -55,7 +55,7 @@ class LinearGrads:
         """gᵢ − weight · g′ᵢ for the same rows at another point."""
         if self._batch is not other._batch or self._diagonal is not other._diagonal:
             raise CompositionError("a difference needs the same rows in the same scale at both points.")
-        residuals = self._residuals - weight * other._residuals
+        residuals = self._residuals - (other._residuals if weight == 1 else weight * other._residuals)
         shift = self._shift
         if other._shift is not None:
             shift = (0.0 if shift is None else shift) - weight * other._shift

@@ -102,14 +102,14 @@ class Csr:
             matrix = matrix.copy()
             matrix.sum_duplicates()
         self._matrix, self._transposed = matrix, matrix.T  # a view, but one that takes longer to make than a small product
-        self._places: tuple[Vector, Vector] | None = None  # where each row starts, and how many entries it has
+        self._places: tuple[Vector, Vector] | None = None  # where each row ends, and how many entries it has
         self._squares: sp.csr_array | sp.csr_matrix | None = None
         self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
 
     def take(self, rows: Vector) -> "CsrRows":
         if self._places is None:
             starts = self._matrix.indptr.astype(np.intp)
-            self._places = starts[:-1], np.diff(starts)
+            self._places = starts[1:], np.diff(starts)
         return CsrRows(self._matrix, *self._places, rows)
 
     def framed(self, rows: Vector, centre: Vector | None, scale: Vector | None, intercept: float) -> "CsrRows":
@@ -161,12 +161,12 @@ class Csr:
 class CsrRows:
     """A few rows of a CSR matrix. scipy's own row indexing checks for longer than these sums take."""
 
-    def __init__(self, matrix: sp.csr_array | sp.csr_matrix, starts: Vector, lengths: Vector, rows: Vector) -> None:
+    def __init__(self, matrix: sp.csr_array | sp.csr_matrix, ends: Vector, lengths: Vector, rows: Vector) -> None:
         own = lengths.take(rows)
         self._row_of = np.arange(len(rows)).repeat(own)
-        places = (starts.take(rows) - own.cumsum() + own).repeat(own)
+        places = (ends.take(rows) - own.cumsum()).repeat(own)
         places += np.arange(len(places))
-        self._data, self._columns = matrix.data[places], matrix.indices[places].astype(np.intp, copy=False)
+        self._data, self._columns = matrix.data.take(places), matrix.indices.take(places).astype(np.intp, copy=False)
         self.shape = (len(rows), int(matrix.shape[1]))
 
     def times(self, slopes: Vector) -> Vector:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Literal
 
 from privopt.measure.mechanisms.relative import Relative
@@ -19,7 +20,7 @@ class gaussian(Relative):  # noqa: N801  # a constructor that reads as a phrase
 
     order: ClassVar[Literal[1, 2]] = 2
 
-    @property
+    @cached_property
     def event(self) -> DpEvent:
         return GaussianDpEvent(self.noise_multiplier)
 
