@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from privopt.perexample.torch.factors.rows import squared_lengths, squared_lengths_of_two, usable
+from privopt.perexample.torch.factors.rows import squared_lengths, squared_lengths_of_two, usable, weighted_squares
 
 SHAPES = [(0, 3, 2), (1, 1, 1), (5, 0, 3), (7, 3, 2), (16, 33, 130)]
 
@@ -28,6 +28,9 @@ def test_lengths_are_those_of_the_formed_matrices(examples: int, q: int, p: int,
     values, below = squared_lengths_of_two((deltas, others), (inputs, theirs), 0.0)
     torch.testing.assert_close(values.double(), both.square().sum((1, 2)), rtol=1e-6, atol=1e-30)
     assert below is None
+    weights = torch.rand(p, examples).T if strided else torch.rand(examples, p)
+    exact = (weights.double() * inputs.double().square()).sum(1)
+    torch.testing.assert_close(weighted_squares(weights, inputs).double(), exact, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("size", [1e-38, 1e-30, 1.0, 1e18])
@@ -37,6 +40,8 @@ def test_neither_tiny_nor_huge_rows_lose_anything(size: float) -> None:
     torch.testing.assert_close(squared_lengths(deltas, inputs)[0], torch.full((2,), 16.0), rtol=1e-5, atol=0)
     values, _ = squared_lengths_of_two((deltas, deltas), (inputs, inputs), 0.0)
     torch.testing.assert_close(values, torch.full((2,), 64.0), rtol=1e-5, atol=0)
+    found = weighted_squares(torch.full((2, 4), size), torch.full((2, 4), size**-0.5))
+    torch.testing.assert_close(found, torch.full((2,), 4.0), rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -48,6 +53,8 @@ def test_a_row_that_is_not_finite_has_no_finite_length_and_spoils_no_other(bad: 
     assert values.isfinite().tolist() == [True, False, True]
     if where in (0, 2):
         assert squared_lengths(rows[0], rows[2])[0].isfinite().tolist() == [True, False, True]
+    if where < 2:
+        assert weighted_squares(rows[0], rows[1]).isfinite().tolist() == [True, False, True]
 
 
 @pytest.mark.parametrize(("apart", "cancels"), [(0.5, False), (1e-3, True), (1e-6, True)])

@@ -19,6 +19,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from privopt.perexample.torch.factors.rows import usable, weighted_squares
+
 CANCELLED = 3e-3  # of what the squared norm could be without cancellation; below it rounding shows
 LONG = 1 << 16  # numbers that are squared and added in one go
 BLOCK = 1 << 20  # numbers of formed gradients at a time
@@ -86,7 +88,7 @@ def product(one: Tensor, other: Tensor) -> Tensor:
 def scaled_product(gradients: Tensor, diagonal: Tensor, inputs: Tensor) -> Tensor:
     """‖(δᵢ ⊗ aᵢ) ⊙ D‖² = (δ²)ᵀ D² (a²). No square of δ is let underflow, and a is not squared on its own."""
     through = gradients.square().clamp_min_(torch.finfo(gradients.dtype).tiny) @ diagonal.square()
-    return squares(through.sqrt_().mul_(inputs))
+    return weighted_squares(through, inputs) if usable(through, inputs) else squares(through.sqrt_().mul_(inputs))
 
 
 def in_blocks(factor: Factor, numbers: int, norm: "Norm", diagonal: Tensor | None) -> Tensor:

@@ -40,6 +40,17 @@ def squared_lengths_of_two(gradients: Pair, inputs: Pair, least: float) -> tuple
     return torch.from_numpy(values), torch.from_numpy(below) if some else None
 
 
+def weighted_squares(weights: Tensor, inputs: Tensor) -> Tensor:
+    """Σⱼ wᵢⱼ aᵢⱼ², for each row.
+
+    >>> weighted_squares(torch.tensor([[1.0, 2.0], [1e-30, 0.0]]), torch.tensor([[3.0, 1.0], [1e30, 5.0]]))
+    tensor([1.1000e+01, 1.0000e+30])
+    """
+    values = np.empty(weights.shape[0], np.float32)
+    _weighted_squares(weights.contiguous().numpy(), inputs.contiguous().numpy(), values)
+    return torch.from_numpy(values)
+
+
 def usable(gradients: Tensor, inputs: Tensor) -> bool:
     """Whether these are such rows."""
     return gradients.is_cpu and gradients.dtype == inputs.dtype == torch.float32
@@ -73,3 +84,13 @@ def _squared_lengths_of_two(gradients, others, inputs, theirs, least, values, be
         values[row], below[row] = square, square < least * (math.sqrt(dd * aa) + math.sqrt(ee * bb)) ** 2
         some |= below[row]
     return some
+
+
+@compiled("void(float32[:, ::1], float32[:, ::1], float32[::1])", fastmath={"reassoc", "contract"})
+def _weighted_squares(weights, inputs, values):  # type: ignore[no-untyped-def]
+    for row in range(weights.shape[0]):
+        total = float64(0.0)
+        for column in range(weights.shape[1]):
+            a = float64(inputs[row, column])
+            total += float64(weights[row, column]) * (a * a)
+        values[row] = total
