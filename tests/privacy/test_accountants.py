@@ -194,6 +194,14 @@ def test_a_much_finer_grid_than_ours_saves_less_than_half_a_percent(event: DpEve
     assert ours <= 1.005 * epsilon(event, delta, grid=ours / 50_000)
 
 
+@pytest.mark.parametrize(
+    "event", [sampled(0.01, 3.0, 500), sampled(0.2, 20.0, 300), sampled(256 / 60_000, 0.8, 4688), GaussianDpEvent(2.0)]
+)
+def test_a_coarser_grid_is_a_bound_and_close(event: DpEvent) -> None:
+    ours = epsilon(event, 1e-6)
+    assert ours * (1 - 1e-9) <= epsilon(event, 1e-6, coarser=8.0) <= 1.02 * ours
+
+
 def test_rdp_overstates_tiny_samples_and_pld_does_not() -> None:
     """q = 64/246092, z = 0.95: 0.79 by RDP and 0.475 by PLD's default grid."""
     event = sampled(64 / 246092, 0.95, 115355)

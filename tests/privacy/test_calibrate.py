@@ -120,6 +120,21 @@ def test_an_epsilon_that_protects_nothing_is_kept() -> None:
     assert epsilon(event(noise / 100), 1e-6) == math.inf
 
 
+@pytest.mark.parametrize(("wrong", "most"), [(1.0, 3), (0.5, 6), (3.0, 6)])
+def test_few_prices_are_exact_and_the_last_one_is(wrong: float, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Coarse prices only point the way: where they are all wrong, the noise is right all the same."""
+    asked: list[float] = []
+
+    def price(event: DpEvent, delta: float, neighbours: Neighbours, *, accountant: Accountant, coarser: float = 1.0) -> float:
+        asked.append(coarser)
+        return epsilon(event, delta, neighbours, accountant=accountant, coarser=coarser) * (wrong if coarser > 1 else 1.0)
+
+    monkeypatch.setattr("privopt.privacy.calibrate.epsilon", price)
+    check_calibrated(PLANS["poisson"][0], Budget(1.0, 1e-6))
+    assert asked[-1] == 1.0
+    assert asked.count(1.0) <= 1 + most  # one is for what is spent already
+
+
 def test_the_least_noise_is_found_and_not_some_noise() -> None:
     """One Gaussian release, ε = 1, δ = 1e-5: z = 3.730632 (Balle & Wang's analytic Gaussian mechanism)."""
     assert calibrate(GaussianDpEvent, Budget(1.0, 1e-5)) == pytest.approx(3.730632, rel=3e-3)

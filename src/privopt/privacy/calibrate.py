@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 from privopt.errors import BudgetExceeded
 from privopt.privacy.accountants import Accountant, epsilon
@@ -9,6 +10,7 @@ from privopt.privacy.budget import Budget
 from privopt.privacy.events import DpEvent, NoOpDpEvent, compose
 
 WASTE = 2e-3  # of ε, at most: well inside the 1 % that is promised
+COARSER = 8.0  # a grid on which a price takes a sixth of the time, and is within a percent
 
 
 def calibrate(
@@ -31,8 +33,9 @@ def calibrate(
     """
     before = spent or NoOpDpEvent()
 
-    def cost(noise: float) -> float:
-        return epsilon(compose([before, plan(noise)]), budget.delta, budget.neighbours, accountant=accountant)
+    def cost(log_noise: float, coarser: float = 1.0) -> float:
+        event = compose([before, plan(math.exp(log_noise))])
+        return epsilon(event, budget.delta, budget.neighbours, accountant=accountant, coarser=coarser)
 
     already = epsilon(before, budget.delta, budget.neighbours, accountant=accountant)
     if already >= budget.epsilon:
@@ -42,27 +45,39 @@ def calibrate(
         )
 
     target = budget.epsilon * (1 - WASTE / 2)
-    noise = _solve(lambda log_noise: cost(math.exp(log_noise)), target, WASTE / 2)
-    if noise is None:
+    nearby = _solve(lambda log_noise: cost(log_noise, COARSER), target, WASTE / 2)
+    found = _solve(cost, target, WASTE / 2, nearby or START)
+    if found is None:
         raise BudgetExceeded(
             f"no noise keeps this plan within ε = {budget.epsilon:.4g}, δ = {budget.delta:.3g}: what else it releases already "
             "costs more, or Rényi's bound, by which it is priced, does not go that low. A larger ε or δ would help."
         )
-    return math.exp(noise)
+    return math.exp(found.x)
 
 
-def _solve(cost: Callable[[float], float], target: float, tolerance: float) -> float | None:
+class Place(NamedTuple):
+    """Where a cost is what it should be, about, and how steep its logarithm is there."""
+
+    x: float
+    slope: float
+
+
+START = Place(0.0, -1.0)
+
+
+def _solve(cost: Callable[[float], float], target: float, tolerance: float, start: Place = START) -> Place | None:
     """x with |cost(x) − target| ≤ tolerance · target, for a falling cost: secants in log cost, kept between known brackets.
 
-    A PLD costs tenths of a second, and log ε is almost straight in log noise, so secants need four or five of them.
+    A PLD costs tenths of a second, and log ε is almost straight in log noise, so secants need four or five of them, and from a
+    place nearby one or two.
     """
     over, under = -math.inf, math.inf  # cost(over) > target ≥ cost(under)
-    x, slope, before = 0.0, -1.0, None
+    (x, slope), before = start, None
     for _ in range(100):
         value = cost(x)
         gap = math.log(value / target) if 0 < value < math.inf else math.copysign(math.inf, value - target)
         if abs(gap) <= tolerance:
-            return x
+            return Place(x, slope)
         if gap > 0:
             over = x
         else:
@@ -74,7 +89,7 @@ def _solve(cost: Callable[[float], float], target: float, tolerance: float) -> f
         guess = x + max(-3.0, min(3.0, gap / -slope))
         x = guess if over < guess < under else (over + under) / 2
         if under - over < 1e-12:
-            return under
+            break
         if abs(x) > 60:
-            return x if x < 0 else None
-    return under
+            return Place(x, slope) if x < 0 else None
+    return Place(under, slope)
