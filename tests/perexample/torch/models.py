@@ -215,6 +215,14 @@ def frozen() -> nn.Module:
     return model
 
 
+def bias_in_a_buffer() -> nn.Module:
+    layer = nn.Linear(4, 4)
+    values = layer.bias.detach().clone()
+    del layer.bias
+    layer.register_buffer("bias", values)
+    return nn.Sequential(layer, nn.Tanh(), nn.Linear(4, 2))
+
+
 def shared_linear() -> nn.Module:
     first, second = nn.Linear(4, 4), nn.Linear(4, 4)
     second.weight = first.weight
@@ -409,5 +417,6 @@ MODELS: dict[str, tuple[Callable[..., nn.Module], Callable[[int], Any]]] = {
     "tied linear layers": (shared_linear, lambda n: normal(n, 4)),
     "tied embedding and output": (Tied, lambda n: ids(n, 5)),
     "frozen parameters": (frozen, lambda n: normal(n, 4)),
+    "a bias that is a buffer": (bias_in_a_buffer, lambda n: normal(n, 4)),
     "a part is not used": (lambda: Uses(lambda m, x: m[0](x), nn.Linear(4, 2), nn.Linear(4, 2)), lambda n: normal(n, 4)),
 }
