@@ -12,6 +12,7 @@ WITH_TORCH = [
     "src/privopt/nets/*",
     "src/privopt/compiled.py",
     "src/privopt/measure/box_muller.py",
+    "src/privopt/measure/chacha.py",
     "src/privopt/measure/torch_randomness.py",
     "src/privopt/runs/network.py",
 ]

@@ -17,7 +17,7 @@ _HOMES = {  # loaded when first asked for: `import privopt` costs next to nothin
     "replace_batchnorm": "privopt.nets",
     "run": "privopt.loop",
 }
-_EXTRA = ("torch", "numba", "cryptography")  # what networks need
+_EXTRA = ("torch", "numba")  # what networks need
 
 __all__ = [
     "Budget",

@@ -17,7 +17,18 @@ DRAWING |= {"rand", "randn", "randint", "random_sample", "rvs", "betavariate", "
 DRAWING |= {"randbits", "randbelow", "token_bytes", "urandom", "getrandbits"}
 DRAWING |= {"randperm", "rand_like", "randn_like", "randint_like", "bernoulli", "normal_", "uniform_", "bernoulli_", "random_"}
 DRAWING |= {"random_raw"}
-SOURCES_OF_RANDOMNESS = {"default_rng", "Generator", "RandomState", "PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64", "Cipher"}
+SOURCES_OF_RANDOMNESS = {
+    "default_rng",
+    "Generator",
+    "RandomState",
+    "PCG64",
+    "PCG64DXSM",
+    "MT19937",
+    "Philox",
+    "SFC64",
+    "Cipher",
+    "keystream",
+}
 
 DRAWN = {  # by these names, and by no others
     "measure/randomness.py": {"normal", "standard_normal", "laplace", "randbits", "randint", "Generator", "PCG64DXSM"},
@@ -29,7 +40,7 @@ DRAWN = {  # by these names, and by no others
     "measure/mechanisms/above_threshold.py": {"laplace"},
     "postprocess/release.py": {"integers", "choice"},
     "perexample/public.py": {"permutation", "Generator", "PCG64DXSM"},  # the order of public rows: it hides nothing
-    "measure/torch_randomness.py": {"standard_normal", "random_raw", "Cipher"},
+    "measure/torch_randomness.py": {"standard_normal", "random_raw", "keystream"},
     "perexample/torch/data.py": {"rand", "randn", "randint"},  # made-up examples, to try a model on: they hide nothing
     "perexample/torch/check.py": {"rand", "randn", "Generator"},
     "nets/data.py": {"Generator"},
@@ -70,6 +81,7 @@ def test_randomness_is_drawn_where_it_is_paid_for_and_nowhere_else() -> None:
         ("draw = torch.randn if normal else None", "randn"),
         ("from scipy import stats\nstats.norm.rvs(size=3)", "rvs"),
         ("stream = Cipher(AES(key), CTR(counter)).encryptor()", "Cipher"),
+        ("keystream(key, 0, 0, words)", "keystream"),
         ("from secrets import randbits\nkey = randbits(128)", "randbits"),
     ],
 )

@@ -193,7 +193,7 @@ def test_a_model_that_is_none_is_refused_before_anything_is_written(tmp_path: Pa
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("missing", ["torch", "numba", "cryptography"])
+@pytest.mark.parametrize("missing", ["torch", "numba"])
 def test_without_torch_the_extra_is_named(missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(InputError, match=r"pip install 'privopt\[torch\]'"):

@@ -88,10 +88,9 @@ def normal_numbers(words, numbers, deviation):  # type: ignore[no-untyped-def]
 
 @compiled("void(uint32[::1], uint32[::1], float32[::1], float32)")
 def give_more_bits(words, more, numbers, deviation):  # type: ignore[no-untyped-def]
-    """Draw the pairs that need more bits again, with a word more for each."""
-    pairs, used = numbers.size // 2, 0
+    """Draw the pairs that need more bits again, each with a word more of its own."""
+    pairs = numbers.size // 2
     for i in range(pairs):
         high = int32(words[i] >> uint32(1))
         if ((high + FAR) & LAST) < FAR + FAR:
-            numbers[i], numbers[pairs + i] = _pair(high, int32(more[used] >> uint32(1)), words[pairs + i], deviation)
-            used += 1
+            numbers[i], numbers[pairs + i] = _pair(high, int32(more[i] >> uint32(1)), words[pairs + i], deviation)

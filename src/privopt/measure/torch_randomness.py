@@ -1,40 +1,35 @@
 """Randomness for torch: normal numbers from a keystream.
 
-Each part of the numbers has a key of 128 bits, which a call draws from a generator of ours. What AES in counter mode makes of it
-becomes normal numbers (`box_muller`). Ours is the only state there is to keep.
+Each call draws a key of 256 bits from a generator of ours. What ChaCha makes of it (`chacha`) becomes normal numbers
+(`box_muller`), a piece at a time and in whichever thread. Ours is the only state there is to keep.
 """
 
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache, partial
 from hashlib import sha256
-from itertools import pairwise
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
 import numpy as np
 import torch
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import AES
-from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import NDArray
 from torch import Tensor
 
-from privopt.measure.box_muller import WORDS, give_more_bits, normal_numbers
+from privopt.compiled import compiled
+from privopt.measure.box_muller import give_more_bits, normal_numbers
+from privopt.measure.chacha import BLOCK, keystream
 from privopt.measure.randomness import Rng, Sum
 
 FEW = 1 << 12  # numbers that are not worth a key
 MANY = 1 << 15  # numbers that are worth a thread
-PART = 1 << 18  # numbers of one key at least
-MOST = 8  # parts, and threads; a seed gives the same numbers on every machine
-PIECE = 1 << 15  # numbers that are drawn in one go: their words stay in a processor's cache
+PART = 1 << 18  # numbers that a thread takes at a time
+MOST = 8  # threads
+PIECE = 1 << 11  # numbers whose words are made in one go, and stay in a processor's first cache
 
-Numbers = NDArray[np.float32]
 Ended = SimpleQueue[BaseException | None]  # of each part, once it is drawn or has failed
-
-FIRST, NOTHING = bytes(16), memoryview(bytes(2 * WORDS * PIECE))  # the counter of a key, which is used once; what is encrypted
 
 
 def normal(like: Tensor, deviation: float, rng: Rng) -> Callable[[Sum], Tensor]:
@@ -46,42 +41,39 @@ def normal(like: Tensor, deviation: float, rng: Rng) -> Callable[[Sum], Tensor]:
     size = like.numel()
     if size < FEW or like.dtype == torch.float64:
         return lambda total: total(brought(deviation * rng.standard_normal(tuple(like.shape)), like))
-    keys = [_key(rng) for _ in range(min(MOST, size // PART) or 1)]
+    key = _key(rng)
     begun = None
     if size >= MANY and (torch.get_num_threads() == 1 or not like.is_cpu):
-        begun = _begun(size, deviation, keys)
+        begun = _begun(size, deviation, key)
 
     def added(total: Sum) -> Tensor:
-        numbers = begun() if begun else _drawn(size, deviation, keys)
+        numbers = begun() if begun else _drawn(size, deviation, key)
         return total(numbers if like.is_cpu and like.ndim == 1 else numbers.view(like.shape).to(like.device))
 
     return added
 
 
-def _drawn(size: int, deviation: float, keys: Sequence[bytes]) -> Tensor:
+def _drawn(size: int, deviation: float, key: NDArray[np.uint32]) -> Tensor:
     """The numbers, by other threads too if they are many."""
-    if len(keys) > 1:
-        return _begun(size, deviation, keys)()
+    if size >= 2 * PART:
+        return _begun(size, deviation, key)()
     room = _room(size)
-    _draw(room.numpy(), deviation, keys[0])
-    return room[:size]
+    _draw(key, 0, room.numpy(), deviation)
+    return room[:size] if size % 2 else room
 
 
-def _begun(size: int, deviation: float, keys: Sequence[bytes]) -> Callable[[], Tensor]:
+def _begun(size: int, deviation: float, key: NDArray[np.uint32]) -> Callable[[], Tensor]:
     """Let other threads begin with the numbers; the function that is returned draws what is left of them."""
     room = _room(size)
-    numbers: Numbers = room.numpy()
-    edges = [2 * (len(numbers) // 2 * part // len(keys)) for part in range(len(keys) + 1)]
-    left = deque(
-        partial(_draw, numbers[start:stop], deviation, key) for key, (start, stop) in zip(keys, pairwise(edges), strict=True)
-    )
+    numbers, starts = room.numpy(), range(0, size, PART)
+    left = deque(partial(_draw, key, start, numbers[start : start + PART], deviation) for start in starts)
     ended: Ended = SimpleQueue()
-    for _ in keys:
+    for _ in starts[: MOST - 1]:
         _helpers(os.getpid()).put(partial(_work, left, ended))
 
     def drawn() -> Tensor:
         _work(left, ended)
-        for _ in keys:
+        for _ in starts:
             if error := ended.get():
                 raise error
         return room[:size]
@@ -128,21 +120,22 @@ def brought(numbers: NDArray[Any], like: Tensor) -> Tensor:
     return torch.from_numpy(numbers).to(like)
 
 
-def _key(rng: Rng) -> bytes:
-    """128 bits, also of a generator whose words have 32. (`rng.bytes` takes a third of the time of a small model's noise.)"""
-    return sha256(rng.bit_generator.random_raw(4).tobytes()).digest()[:16]
+def _key(rng: Rng) -> NDArray[np.uint32]:
+    """256 bits, also of a generator whose words have 32. (`rng.bytes` takes as long as a small model's noise.)"""
+    return np.frombuffer(sha256(rng.bit_generator.random_raw(8).tobytes()).digest(), np.uint32)
 
 
-def _draw(numbers: Numbers, deviation: float, key: bytes) -> None:
-    stream, drawn = Cipher(AES(key), CTR(FIRST)).encryptor(), np.empty(len(NOTHING), np.uint8)
-    words = drawn.view(np.uint32)
-    for start in range(0, len(numbers), PIECE):
-        piece = numbers[start : start + PIECE]
-        used = WORDS * (len(piece) // 2)
-        stream.update_into(NOTHING[: 4 * used], drawn.data)
-        if wanting := normal_numbers(words[:used], piece, deviation):
-            more = np.frombuffer(stream.update(bytes(4 * wanting)), np.uint32).copy()
-            give_more_bits(words[:used], more, piece, deviation)
+@compiled("void(Array(uint32, 1, 'C', readonly=True), int64, float32[::1], float32)")
+def _draw(key, first, numbers, deviation):  # type: ignore[no-untyped-def]  # compiled
+    """Fill `numbers`, which begin with the `first` of this key; that is a multiple of `PIECE`."""
+    words, more = np.empty((BLOCK, PIECE // BLOCK), np.uint32), np.empty((BLOCK, PIECE // BLOCK), np.uint32)
+    for start in range(0, numbers.size, PIECE):
+        piece, block = numbers[start : start + PIECE], (first + start) // BLOCK
+        keystream(key, block, 0, words)
+        used = words.ravel()[: piece.size]
+        if normal_numbers(used, piece, deviation):
+            keystream(key, block, 1, more)
+            give_more_bits(used, more.ravel(), piece, deviation)
 
 
 def _processors() -> int:

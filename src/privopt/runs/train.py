@@ -155,7 +155,7 @@ def _public(
 
 
 def _check_network(order: Order) -> None:
-    if any(find_spec(name) is None for name in ("torch", "numba", "cryptography")):
+    if any(find_spec(name) is None for name in ("torch", "numba")):
         raise InputError(f"--model {order.model} is a network, which needs torch: pip install 'privopt[torch]'")
     from privopt.nets.defaults import METHODS
 
