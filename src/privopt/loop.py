@@ -63,7 +63,7 @@ def run(
     """
     spending = spending or Ledger().run()
     rng = rng or generator()
-    at = Trajectory(copied(parameters), parameters)
+    at = Trajectory(copied(parameters), parameters if recipe.looks_back else None)
     memory, kept = recipe.update.start(parameters), recipe.release.start(parameters, recipe.rounds, rng)
     side, carry, belief = recipe.side.start(parameters), dict[str, Any](), recipe.estimate.start(parameters)
     first = spending.position
@@ -95,7 +95,7 @@ def run(
         paid = time.perf_counter()
         for _ in range(block):
             known, side = recipe.side.at(at.current, side, done)
-            at = Trajectory(at.current, at.previous, known)
+            at = Trajectory(at.current, at.previous, known) if known is not at.known else at
             with np.errstate(all="ignore"):  # a warning would tell something about the data
                 noisy = recipe.measurement(done).measure(oracle, at, done, rng, carry)  # the only line that meets private data
             if noisy.event != events[done]:

@@ -17,12 +17,15 @@ class Known(NamedTuple):
     momentum: Any = None  # M: a running mean of public gradients
 
 
+NOTHING = Known()
+
+
 class Trajectory(NamedTuple):
     """Where the iterate is, where it was, and what is known there."""
 
     current: Any
     previous: Any = None  # kept for recipes that look back
-    known: Known = Known()
+    known: Known = NOTHING
 
 
 def copied(iterate: Any) -> Any:

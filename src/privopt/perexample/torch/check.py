@@ -145,7 +145,8 @@ def _check_alone(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, ta
     weights = torch.tensor([1.0, -0.5, 2.0, 1.5, -1.0], dtype=layout.dtype, device=layout.device)
     halved: set[torch.dtype] = set()
     with evaluating(recorder.model):
-        grads = tried("the model", lambda: gradients(recorder, layout, loss, copied(inputs), targets), (inputs, targets), layout)
+        of = partial(gradients, recorder, layout, loss)
+        grads = tried("the model", lambda: of(copied(inputs), targets, len(weights)), (inputs, targets), layout)
         alone: dict[str, Tensor] = {name: torch.zeros_like(parameter) for name, parameter in layout.parameters.items()}
         for i, weight in enumerate(weights.tolist()):
             own = copied(rows_of((inputs, targets), slice(i, i + 1)))

@@ -13,16 +13,15 @@ from privopt.perexample.torch.losses import Loss, per_example
 from privopt.perexample.torch.record import Recorder
 
 
-def gradients(recorder: Recorder, layout: Layout, loss: Loss, inputs: Any, targets: Any) -> TorchGrads:
+def gradients(recorder: Recorder, layout: Layout, loss: Loss, inputs: Any, targets: Any, examples: int) -> TorchGrads:
     """The gradient of each example of a batch: one forward pass, one backward pass. `loss` gives one value for each."""
-    examples = size_of((inputs, targets))
     if examples == 0:
         return TorchGrads(layout, {}, 0)
     with torch.enable_grad(), recorder.record() as tape:
         losses = score(loss, call(recorder.model, inputs), targets)
-        if losses.ndim == 1 and len(losses) != examples:
+        if losses.ndim == 1 and losses.shape[0] != examples:
             raise UnsupportedLoss(
-                f"the loss gave {len(losses)} values for a batch of {examples}: one for each example is needed."
+                f"the loss gave {losses.shape[0]} values for a batch of {examples}: one for each example is needed."
             )
         factors = tape.factors(losses)
     return TorchGrads(layout, {layout.names[parameter]: factor for parameter, factor in factors.items()}, examples)
@@ -30,7 +29,7 @@ def gradients(recorder: Recorder, layout: Layout, loss: Loss, inputs: Any, targe
 
 def per_example_gradients(model: nn.Module, loss: Loss, inputs: Any, targets: Any = None) -> TorchGrads:
     """The gradients of each example, not formed: `norms()`, `weighted_sum(weights)`, and so on. **Not private.**"""
-    return gradients(Recorder(model), Layout(model), per_example(loss), inputs, targets)
+    return gradients(Recorder(model), Layout(model), per_example(loss), inputs, targets, size_of((inputs, targets)))
 
 
 def per_example_norms(model: nn.Module, loss: Loss, inputs: Any, targets: Any = None) -> Tensor:

@@ -270,17 +270,20 @@ def _without_hooks(modules: list[nn.Module]) -> Iterator[None]:
             module._forward_hooks, module._forward_pre_hooks = after_it, before_it
 
 
-@contextmanager
-def forwards(replacements: dict[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+class forwards:  # noqa: N801  # it reads as a phrase
     """Other forward functions for these modules, for a while."""
-    before = {module: module.__dict__.get("forward") for module in replacements}
-    try:
-        for module, forward in replacements.items():
+
+    def __init__(self, replacements: dict[nn.Module, Callable[..., Any]]) -> None:
+        self._replacements = replacements
+        self._before = [(module.__dict__, module.__dict__.get("forward")) for module in replacements]
+
+    def __enter__(self) -> None:
+        for module, forward in self._replacements.items():
             module.__dict__["forward"] = forward
-        yield
-    finally:
-        for module, own in before.items():
+
+    def __exit__(self, *_: object) -> None:
+        for attributes, own in self._before:
             if own is None:
-                module.__dict__.pop("forward", None)
+                attributes.pop("forward", None)
             else:
-                module.__dict__["forward"] = own
+                attributes["forward"] = own

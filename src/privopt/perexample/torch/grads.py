@@ -13,7 +13,7 @@ from torch import Tensor
 
 from privopt.errors import CompositionError
 from privopt.perexample.torch.exact import exact
-from privopt.perexample.torch.factors import Dense, Factor
+from privopt.perexample.torch.factors import Dense, Factor, together
 from privopt.perexample.torch.factors.factor import BLOCK, absolutes, added, squares
 from privopt.perexample.torch.flat import Layout
 
@@ -60,7 +60,8 @@ class TorchGrads:
             raise CompositionError(f"norms of order {order}: order 1 and order 2 are there.")
         if order not in self._norms:
             with exact(self._layout.device):
-                self._keep(list(self._powers(order).values()), order)
+                plain = order == 2 and self._diagonal is None and self._shift is None
+                self._keep(together(self._factors) if plain else list(self._powers(order).values()), order)
         return self._norms[order]
 
     def layer_norms(self, order: int = 2) -> dict[str, Tensor]:

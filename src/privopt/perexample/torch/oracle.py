@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, default_collate
 from privopt.errors import InputError, PrivoptError
 from privopt.perexample.torch.check import check_model, copied
 from privopt.perexample.torch.chunked import ChunkedGrads
-from privopt.perexample.torch.data import call, moved, rows_of, score, size_of
+from privopt.perexample.torch.data import call, leaves, moved, rows_of, score, size_of
 from privopt.perexample.torch.errors import UnsupportedLoss
 from privopt.perexample.torch.exact import whole
 from privopt.perexample.torch.flat import FlatParameters, Layout
@@ -52,6 +52,7 @@ class TorchOracle:
         self._size = size_of((inputs, targets))
         self._fetch: Callable[[Tensor | slice], tuple[Any, Any]] = lambda rows: rows_of((inputs, targets), rows)
         self._start(model, loss, chunk, check, targets)
+        self._moves = any(x.device != self.layout.device for x in leaves((inputs, targets)) if isinstance(x, Tensor))
 
     @classmethod
     def of_dataset(
@@ -71,6 +72,7 @@ class TorchOracle:
         def fetch(rows: Tensor | slice) -> tuple[Any, Any]:
             places = range(oracle._size)[rows] if isinstance(rows, slice) else rows.tolist()
             inputs, targets = collate([dataset[place] for place in (places or [0])])
+            size_of((inputs, targets))
             return (inputs, targets) if len(places) else rows_of((inputs, targets), slice(0))
 
         oracle._fetch = fetch
@@ -81,7 +83,7 @@ class TorchOracle:
         if not callable(loss):
             raise InputError(f"the loss is a {type(loss).__name__}, but a function or a loss module of torch is needed.")
         self.model, self.loss, self.chunk = model, per_example(loss), chunk
-        self._recorder, self._copies = Recorder(model), False
+        self._recorder, self._copies, self._moves = Recorder(model), False, True
         self.layout = Layout(model)
         if isinstance(loss, nn.Module) and any(p.requires_grad and p not in self.layout.names for p in loss.parameters()):
             raise InputError(
@@ -110,11 +112,12 @@ class TorchOracle:
         index, count = self._index(rows)
         at = parameters if parameters is None or isinstance(parameters, Tensor) else torch.as_tensor(parameters)
         if self.chunk is None or count <= self.chunk:
-            return self._gradients(at, index)
+            return self._gradients(at, index, count)
         held = self.layout.flat() if at is None else at.detach().clone()  # chunks may be computed again, later
 
         def compute(start: int, stop: int) -> TorchGrads:
-            return self._gradients(held if isinstance(self.layout, FlatParameters) else None, _part(index, start, stop))
+            where = held if isinstance(self.layout, FlatParameters) else None
+            return self._gradients(where, _part(index, start, stop), stop - start)
 
         return ChunkedGrads(compute, count, self.chunk, self.layout)
 
@@ -140,15 +143,16 @@ class TorchOracle:
         return index, len(index)
 
     def _read(self, rows: Tensor | slice) -> tuple[Any, Any]:
-        fetched = moved(self._fetch(rows), self.layout.device)
-        inputs, targets = copied(fetched) if self._copies and isinstance(rows, slice) else fetched  # a slice is the user's own
-        return inputs, targets
+        fetched = self._fetch(rows)
+        if self._moves:
+            fetched = moved(fetched, self.layout.device)
+        return copied(fetched) if self._copies and isinstance(rows, slice) else fetched  # a slice is the user's own
 
-    def _gradients(self, parameters: Tensor | None, rows: Tensor | slice) -> TorchGrads:
+    def _gradients(self, parameters: Tensor | None, rows: Tensor | slice, count: int) -> TorchGrads:
         if parameters is not None:
             self.flat.assign(parameters)
         with silent():
-            return gradients(self._recorder, self.layout, self.loss, *self._read(rows))
+            return gradients(self._recorder, self.layout, self.loss, *self._read(rows), count)
 
 
 def _part(index: Tensor | slice, start: int, stop: int) -> Tensor | slice:

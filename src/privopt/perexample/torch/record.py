@@ -10,8 +10,7 @@ neither can do is refused here, by name.
 """
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,30 +94,43 @@ class Recorder:
             else:
                 self._again[module] = (name, own)
 
-    @contextmanager
-    def record(self) -> Iterator[Tape]:
+    def record(self) -> "Recording":
         """Watch what happens in the model inside this block."""
         refuse_mixing(self._norms)  # a mode may have changed
         refuse_rounding(self._products)  # so may this
         tape = Tape(self._room)
         watched = {observed.module: observed.forward(tape) for observed in self._observed}
-        watched |= {module: rewrite(module, name, tape) for name, module, rewrite in self._rewritten}
-        handles: list[Any] = []
-        with forwards(watched):
-            try:
-                if self._again:
-                    handles.extend(Glue(self._again, tape).hooks())
-                yield tape
-            finally:
-                for handle in handles:
-                    handle.remove()
+        for name, module, rewrite in self._rewritten:
+            watched[module] = rewrite(module, name, tape)
+        return Recording(tape, forwards(watched), Glue(self._again, tape) if self._again else None)
 
 
-@contextmanager
-def record(model: nn.Module) -> Iterator[Tape]:
+class Recording:
+    """A block in which a model is watched. (A class: a generator for it would take as long as a small layer.)"""
+
+    def __init__(self, tape: Tape, watched: forwards, glue: Glue | None) -> None:
+        self._tape, self._watched, self._glue = tape, watched, glue
+        self._handles: list[Any] = []
+
+    def __enter__(self) -> Tape:
+        try:
+            self._watched.__enter__()
+            if self._glue is not None:
+                self._handles.extend(self._glue.hooks())
+        except BaseException:
+            self.__exit__()
+            raise
+        return self._tape
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._watched.__exit__()
+
+
+def record(model: nn.Module) -> Recording:
     """Watch one forward pass of a model."""
-    with Recorder(model).record() as tape:
-        yield tape
+    return Recorder(model).record()
 
 
 def _own(module: nn.Module) -> list[str]:

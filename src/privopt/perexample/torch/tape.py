@@ -28,7 +28,7 @@ class Tap(NamedTuple):
     name: str
     kind: str
     edges: tuple[GradientEdge, ...]
-    watched: tuple[tuple[Tensor, int], ...]  # kept tensors and their versions
+    watched: Sequence[tuple[Tensor, int]]  # kept tensors and their versions
     made: Callable[[Gradients, int], Found]  # (gradients of the edges, examples)
 
 
@@ -49,8 +49,8 @@ class Tape:
         made: Callable[[Gradients, int], Found],
     ) -> None:
         """Catch the gradients of these outputs. `kept` tensors must stay as they are."""
-        edges = tuple(get_gradient_edge(output) for output in outputs)
-        self.taps.append(Tap(name, kind, edges, tuple((tensor, tensor._version) for tensor in kept), made))
+        edges = tuple(map(get_gradient_edge, outputs))
+        self.taps.append(Tap(name, kind, edges, [(tensor, tensor._version) for tensor in kept], made))
 
     def caught(self, name: str, kind: str, edges: Sequence[GradientEdge], made: Callable[[Gradients, int], Found]) -> None:
         """Catch the gradients of edges that are known already."""
@@ -76,8 +76,9 @@ class Tape:
         with exact(losses.device):
             gradients = _backward(losses, edges)
             for tap in taps:
-                own = [None if gradient is None else whole(gradient) for gradient in gradients[start : start + len(tap.edges)]]
-                start += len(tap.edges)
+                stop = start + len(tap.edges)
+                own = [None if gradient is None else whole(gradient) for gradient in gradients[start:stop]]
+                start = stop
                 for tensor, version in tap.watched:
                     if tensor._version != version:
                         raise UnsupportedLayer(

@@ -7,7 +7,7 @@ from array_api_compat import array_namespace
 
 from privopt.errors import CompositionError
 from privopt.postprocess.side_information.slot import State
-from privopt.trajectory import Known
+from privopt.trajectory import NOTHING, Known
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class delayed_preconditioner:  # noqa: N801  # a constructor that reads as a phr
 
     def at(self, parameters: Any, state: State, round_: int) -> tuple[Known, State]:
         if not self.ready(round_):
-            return Known(), state
+            return NOTHING, state
         return Known(scale=array_namespace(parameters).sqrt(state["second"]) + self.stability), state
 
     def observe(self, answer: Any, state: State, round_: int) -> State:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from privopt.trajectory import Known
+from privopt.trajectory import NOTHING, Known
 
 State = dict[str, Any]  # arrays by name, so that it can be saved
 
@@ -39,4 +39,4 @@ class nothing(Unmoved):  # noqa: N801  # a constructor that reads as a phrase
     """Nothing is known."""
 
     def at(self, parameters: Any, state: State, round_: int) -> tuple[Known, State]:
-        return Known(), state
+        return NOTHING, state

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from privopt.postprocess.schedules import Schedule, as_schedule
-from privopt.postprocess.updates.rule import NOTHING, State, Step, public
-from privopt.trajectory import Known
+from privopt.postprocess.updates.rule import State, Step, public
+from privopt.trajectory import NOTHING, Known
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from privopt.postprocess.schedules import Schedule, as_schedule
-from privopt.postprocess.updates.rule import NOTHING, State, Step
+from privopt.postprocess.updates.rule import State, Step
 from privopt.postprocess.updates.sgd import sgd
-from privopt.trajectory import Known
+from privopt.trajectory import NOTHING, Known
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import Any
 from array_api_compat import array_namespace
 
 from privopt.errors import CompositionError
-from privopt.postprocess.updates.rule import NOTHING, State, Step, UpdateRule
-from privopt.trajectory import Known
+from privopt.postprocess.updates.rule import State, Step, UpdateRule
+from privopt.trajectory import NOTHING, Known
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,9 @@ from typing import Any, NamedTuple, Protocol
 from array_api_compat import is_torch_array
 
 from privopt.errors import CompositionError
-from privopt.trajectory import Known
+from privopt.trajectory import NOTHING, Known
 
 State = dict[str, Any]  # arrays by name; an empty one for a rule without memory
-NOTHING = Known()
 
 
 class Step(NamedTuple):

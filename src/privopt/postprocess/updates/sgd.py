@@ -7,8 +7,8 @@ from typing import Any
 from array_api_compat import array_namespace
 
 from privopt.postprocess.schedules import Schedule, as_schedule
-from privopt.postprocess.updates.rule import NOTHING, State, Step
-from privopt.trajectory import Known
+from privopt.postprocess.updates.rule import State, Step
+from privopt.trajectory import NOTHING, Known
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from privopt.postprocess.updates.rule import NOTHING, State, Step, UpdateRule, public
-from privopt.trajectory import Known
+from privopt.postprocess.updates.rule import State, Step, UpdateRule, public
+from privopt.trajectory import NOTHING, Known
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from privopt.perexample.torch.layers.site import Made, Site
 def linear(module: nn.Linear, inputs: tuple[Tensor, ...], gradients: Tensor, site: Site) -> Made:
     """y = W a + b: δ ⊗ a and δ, summed over what lies between batch and features."""
     a, d = in_time(site.first(inputs[0])), in_time(site.first(gradients))
-    weight, bias = module.weight, module.bias
+    weight, bias = module._parameters["weight"], module._parameters.get("bias")  # which may be a buffer
+    assert weight is not None
     of_bias = Dense(over_time(d)) if a.ndim == 2 or bias is not None else None
     if weight.requires_grad:
         yield "weight", Once(a, of_bias) if a.ndim == 2 and of_bias is not None else Outer.of(a, d, weight.shape)
