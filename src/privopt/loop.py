@@ -98,7 +98,7 @@ def run(
             at = Trajectory(at.current, at.previous, known) if known is not at.known else at
             with np.errstate(all="ignore"):  # a warning would tell something about the data
                 noisy = recipe.measurement(done).measure(oracle, at, done, rng, carry)  # the only line that meets private data
-            if noisy.event != events[done]:
+            if noisy.event is not events[done] and noisy.event != events[done]:
                 raise LedgerError(f"round {done + 1} drew {noisy.event}, but {events[done]} was planned and paid.")
             here = at.current
             del at  # the iterate before, and its memory

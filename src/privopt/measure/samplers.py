@@ -60,7 +60,13 @@ class poisson:  # noqa: N801  # a constructor that reads as a phrase
         return self.sampling_probability * size
 
     def amplify(self, event: DpEvent, round_: int) -> DpEvent:
-        return PoissonSampledDpEvent(self.sampling_probability, event)
+        return _sampled(self.sampling_probability, event)
+
+
+@lru_cache(maxsize=8)
+def _sampled(probability: float, event: DpEvent) -> DpEvent:
+    """The same object in every round: making and comparing events takes as long as drawing a small batch."""
+    return PoissonSampledDpEvent(probability, event)
 
 
 @dataclass(frozen=True)

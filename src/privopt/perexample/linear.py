@@ -41,7 +41,7 @@ class LinearGrads:
 
     def weighted_sum(self, weights: Vector) -> Vector:
         weighted = (self._residuals.T * weights).T
-        if not math.isfinite(weighted.sum()):  # an example of weight 0 is absent, whatever its residual
+        if not math.isfinite(np.vdot(weighted, weighted)):  # an example of weight 0 is absent, whatever its residual
             weighted[weights == 0] = 0.0
         total = self._batch.weighted_sum(weighted).ravel()
         if self._diagonal is not None:

@@ -84,7 +84,7 @@ class TorchOracle:
             raise InputError(f"the loss is a {type(loss).__name__}, but a function or a loss module of torch is needed.")
         self.model, self.loss, self.chunk = model, per_example(loss), chunk
         self._recorder, self._copies, self._moves = Recorder(model), False, True
-        self.layout = Layout(model)
+        self.layout: Layout = Layout(model)
         if isinstance(loss, nn.Module) and any(p.requires_grad and p not in self.layout.names for p in loss.parameters()):
             raise InputError(
                 f"the loss ({type(loss).__name__}) has trainable parameters, which would stay as they are. Make them part of the "
