@@ -11,8 +11,7 @@ WITH_TORCH = [
     "src/privopt/perexample/torch/*",
     "src/privopt/nets/*",
     "src/privopt/compiled.py",
-    "src/privopt/measure/box_muller.py",
-    "src/privopt/measure/chacha.py",
+    "src/privopt/measure/keyed_normal.py",
     "src/privopt/measure/torch_randomness.py",
     "src/privopt/runs/network.py",
 ]

@@ -62,7 +62,7 @@ class Contender:
 
     def settle(self, busy: float) -> None:
         """Choose the number of threads, and of steps in a block."""
-        self.steps = max(1, min(MOST, round(busy / 4 / self.block())))
+        self.steps = max(1, min(MOST, round(busy / 2 / self.block())))
         choices = [1, 2] if (os.cpu_count() or 1) > 1 else [1]
         seconds = dict.fromkeys(choices, np.inf)
         for threads in 5 * choices:

@@ -40,7 +40,8 @@ DRAWN = {  # by these names, and by no others
     "measure/mechanisms/above_threshold.py": {"laplace"},
     "postprocess/release.py": {"integers", "choice"},
     "perexample/public.py": {"permutation", "Generator", "PCG64DXSM"},  # the order of public rows: it hides nothing
-    "measure/torch_randomness.py": {"standard_normal", "random_raw", "keystream"},
+    "measure/torch_randomness.py": {"standard_normal", "random_raw"},
+    "measure/keyed_normal.py": {"keystream"},
     "perexample/torch/data.py": {"rand", "randn", "randint"},  # made-up examples, to try a model on: they hide nothing
     "perexample/torch/check.py": {"rand", "randn", "Generator"},
     "nets/data.py": {"Generator"},

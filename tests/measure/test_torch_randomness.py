@@ -19,11 +19,11 @@ pytest.importorskip("torch")
 import torch
 from torch import Tensor
 
-from privopt.measure import box_muller
-from privopt.measure.box_muller import WORDS, give_more_bits, normal_numbers
+from privopt.measure import keyed_normal
+from privopt.measure.keyed_normal import PIECE, WORDS, give_more_bits, normal_numbers
 from privopt.measure.randomness import generator
-from privopt.measure.torch_randomness import PART, PIECE, normal
-from tests.measure.test_chacha import block
+from privopt.measure.torch_randomness import PART, normal
+from tests.measure.test_keyed_normal import block
 
 EDGES = [0, 1, 2, 3, 511, 512, 2**31 - 1, 2**31, *(int(math.sqrt(0.5) * 2**32) + k for k in range(-4, 5)), 2**32 - 2, 2**32 - 1]
 
@@ -84,10 +84,10 @@ def test_no_word_gives_a_number_that_hides_nothing_or_everything() -> None:
 def test_where_nothing_can_be_written_the_loops_are_compiled_each_time(tmp_path: Path) -> None:
     """From an archive, and without a home: the compiler has nowhere to keep what it made."""
     with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
-        archive.write(box_muller.__file__, "box_muller.py")
+        archive.write(keyed_normal.__file__, "keyed_normal.py")
     (tmp_path / "file").touch()
     nowhere = str(tmp_path / "file" / "home")
-    code = "import box_muller, numpy as np; x = np.zeros(2, np.float32); box_muller.normal_numbers(np.ones(2, np.uint32), x, 1.0)"
+    code = "import keyed_normal, numpy as np; x = np.zeros(2, np.float32); keyed_normal.fill(np.ones(8, np.uint32), 0, x, 1.0)"
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "archive.zip"), "HOME": nowhere, "XDG_CACHE_HOME": nowhere}
     done = subprocess.run([sys.executable, "-c", f"{code}; print(x.all())"], env=environment, capture_output=True, text=True)
     assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr
@@ -187,7 +187,7 @@ def test_noise_is_the_same_whether_it_is_drawn_while_torch_works_or_afterwards(s
 def test_a_part_that_cannot_be_drawn_ends_the_round(monkeypatch: pytest.MonkeyPatch, threads: int, size: int) -> None:
     """Whichever thread it fails in: numbers that were never drawn must not pass for noise."""
     before = torch.get_num_threads()
-    monkeypatch.setattr("privopt.measure.torch_randomness._draw", lambda *_: 1 / 0)
+    monkeypatch.setattr("privopt.measure.torch_randomness.fill", lambda *_: 1 / 0)
     torch.set_num_threads(threads)
     try:
         with pytest.raises(ZeroDivisionError):

@@ -1,7 +1,7 @@
 """Randomness for torch: normal numbers from a keystream.
 
-Each call draws a key of 256 bits from a generator of ours. What ChaCha makes of it (`chacha`) becomes normal numbers
-(`box_muller`), a piece at a time and in whichever thread. Ours is the only state there is to keep.
+Each call draws a key of 256 bits from a generator of ours, and numbers are made of it (`keyed_normal`) in whichever thread. Ours
+is the only state there is to keep.
 """
 
 import os
@@ -18,16 +18,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from privopt.compiled import compiled
-from privopt.measure.box_muller import give_more_bits, normal_numbers
-from privopt.measure.chacha import BLOCK, keystream
+from privopt.measure.keyed_normal import fill
 from privopt.measure.randomness import Rng, Sum
 
 FEW = 1 << 12  # numbers that are not worth a key
 MANY = 1 << 15  # numbers that are worth a thread
 PART = 1 << 18  # numbers that a thread takes at a time
 MOST = 8  # threads
-PIECE = 1 << 11  # numbers whose words are made in one go, and stay in a processor's first cache
 
 Ended = SimpleQueue[BaseException | None]  # of each part, once it is drawn or has failed
 
@@ -58,7 +55,7 @@ def _drawn(size: int, deviation: float, key: NDArray[np.uint32]) -> Tensor:
     if size >= 2 * PART:
         return _begun(size, deviation, key)()
     room = _room(size)
-    _draw(key, 0, room.numpy(), deviation)
+    fill(key, 0, room.numpy(), deviation)
     return room[:size] if size % 2 else room
 
 
@@ -66,7 +63,7 @@ def _begun(size: int, deviation: float, key: NDArray[np.uint32]) -> Callable[[],
     """Let other threads begin with the numbers; the function that is returned draws what is left of them."""
     room = _room(size)
     numbers, starts = room.numpy(), range(0, size, PART)
-    left = deque(partial(_draw, key, start, numbers[start : start + PART], deviation) for start in starts)
+    left = deque(partial(fill, key, start, numbers[start : start + PART], deviation) for start in starts)
     ended: Ended = SimpleQueue()
     for _ in starts[: MOST - 1]:
         _helpers(os.getpid()).put(partial(_work, left, ended))
@@ -123,19 +120,6 @@ def brought(numbers: NDArray[Any], like: Tensor) -> Tensor:
 def _key(rng: Rng) -> NDArray[np.uint32]:
     """256 bits, also of a generator whose words have 32. (`rng.bytes` takes as long as a small model's noise.)"""
     return np.frombuffer(sha256(rng.bit_generator.random_raw(8).tobytes()).digest(), np.uint32)
-
-
-@compiled("void(Array(uint32, 1, 'C', readonly=True), int64, float32[::1], float32)")
-def _draw(key, first, numbers, deviation):  # type: ignore[no-untyped-def]  # compiled
-    """Fill `numbers`, which begin with the `first` of this key; that is a multiple of `PIECE`."""
-    words, more = np.empty((BLOCK, PIECE // BLOCK), np.uint32), np.empty((BLOCK, PIECE // BLOCK), np.uint32)
-    for start in range(0, numbers.size, PIECE):
-        piece, block = numbers[start : start + PIECE], (first + start) // BLOCK
-        keystream(key, block, 0, words)
-        used = words.ravel()[: piece.size]
-        if normal_numbers(used, piece, deviation):
-            keystream(key, block, 1, more)
-            give_more_bits(used, more.ravel(), piece, deviation)
 
 
 def _processors() -> int:

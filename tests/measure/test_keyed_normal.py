@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 pytest.importorskip("numba")
 
-from privopt.measure.chacha import BLOCK, KEY, keystream
+from privopt.measure.keyed_normal import BLOCK, KEY, keystream
 
 Words = NDArray[np.uint32]
 
