@@ -166,7 +166,7 @@ def give_more_bits(words, more, numbers, deviation):  # type: ignore[no-untyped-
 
 @compiled("void(Array(uint32, 1, 'C', readonly=True), int64, float32[::1], float32)")
 def fill(key, first, numbers, deviation):  # type: ignore[no-untyped-def]
-    """Fill `numbers`, which begin with the `first` of this key; that is a multiple of `PIECE`."""
+    """Fill `numbers`, an even number of them, which begin with the `first` of this key; that is a multiple of `PIECE`."""
     words, more = np.empty((BLOCK, PIECE // BLOCK), np.uint32), np.empty((BLOCK, PIECE // BLOCK), np.uint32)
     for start in range(0, numbers.size, PIECE):
         piece, block = numbers[start : start + PIECE], (first + start) // BLOCK

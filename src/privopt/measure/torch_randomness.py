@@ -118,7 +118,7 @@ def brought(numbers: NDArray[Any], like: Tensor) -> Tensor:
 
 
 def _key(rng: Rng) -> NDArray[np.uint32]:
-    """256 bits, also of a generator whose words have 32. (`rng.bytes` takes as long as a small model's noise.)"""
+    """256 bits, also of a generator whose words have 32. (`rng.bytes` takes longer.)"""
     return np.frombuffer(sha256(rng.bit_generator.random_raw(8).tobytes()).digest(), np.uint32)
 
 
