@@ -29,6 +29,8 @@ STATEMENT = Statement(
     assumed_public=["the number of rows"],
     paid_for=["column ranges"],
     public_data=["a word list"],
+    assumed=["examples do not mix"],
+    cap="at most ε = 3 by Rényi composition",
     settings={"rounds": 300, "rate": 0.1234567891},
 )
 
@@ -50,6 +52,8 @@ def test_the_words_say_what_was_done_to_whom_and_what_is_not_covered() -> None:
         "Taken as public:\n  - the number of rows",
         "inside this budget:\n  - column ranges",
         "Public data used:\n  - a word list",
+        "Assumed (checked, but not proved):\n  - examples do not mix",
+        "Ledger: at most ε = 3 by Rényi composition.",
         *NOT_COVERED,
     ):
         assert words in text

@@ -36,6 +36,8 @@ class Statement:
     assumed_public: Sequence[str] = ()
     paid_for: Sequence[str] = ()
     public_data: Sequence[str] = ()
+    assumed: Sequence[str] = ()  # checked, but not proved
+    cap: str | None = None  # the cap of the ledger that was charged, and how it composes runs
     seeded: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -75,10 +77,13 @@ class Statement:
             *(f"  - {count} × {describe(part)}" for part, count in atoms(self.event)),
             f"Accountant: {choose(self.event, self.budget.neighbours, self.accountant)} (dp-accounting).",
         ]
+        if self.cap is not None:
+            lines.append(f"Ledger: {self.cap}.")
         for title, items in (
             ("Taken as public", self.assumed_public),
             ("Estimated privately, inside this budget", self.paid_for),
             ("Public data used", self.public_data),
+            ("Assumed (checked, but not proved)", self.assumed),
             ("Not covered", NOT_COVERED),
         ):
             if items:
@@ -103,6 +108,8 @@ class Statement:
             "assumed_public": list(self.assumed_public),
             "paid_for": list(self.paid_for),
             "public_data": list(self.public_data),
+            "assumed": list(self.assumed),
+            "cap": self.cap,
             "seeded": self.seeded,
             "settings": dict(self.settings),
             "not_covered": list(NOT_COVERED),
@@ -123,6 +130,8 @@ class Statement:
                     "assumed_public",
                     "paid_for",
                     "public_data",
+                    "assumed",
+                    "cap",
                     "seeded",
                     "settings",
                 )
