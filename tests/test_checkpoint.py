@@ -1,5 +1,6 @@
 """Checkpoints: private files, for the same data only, whose damage is never mistaken for progress."""
 
+import json
 import os
 import resource
 from pathlib import Path
@@ -79,13 +80,26 @@ def test_a_later_save_replaces_an_earlier_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [np.random.PCG64, np.random.PCG64DXSM, np.random.SFC64, np.random.Philox, np.random.MT19937])
-def test_whatever_generator_a_run_was_given_it_goes_on_with_it(tmp_path: Path, kind: type[np.random.BitGenerator]) -> None:
+def test_whatever_generator_a_run_was_given_its_noise_is_repeated(tmp_path: Path, kind: type[np.random.BitGenerator]) -> None:
     def given() -> Rng:
         return generator(np.random.Generator(kind(3)))
 
     Checkpoint(tmp_path / "c", "these data").begin("run", given())
     _, restored = Checkpoint(tmp_path / "c", "these data").begin("run", given())
     np.testing.assert_array_equal(restored.standard_normal(5), given().standard_normal(5))
+
+
+def test_a_run_whose_noise_another_version_drew_is_refused_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def state_before(rng: Rng) -> str:
+        return json.dumps(np.random.PCG64DXSM(1).state)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(randomness, "state", state_before)
+        begun(tmp_path / "c")
+    with pytest.raises(InputError, match=r"another version of privopt began it.*start a new run"):
+        Checkpoint(tmp_path / "c", "these data").begin("the run", generator(1))
 
 
 # ---------------------------------------------------------------- as sensitive as the data

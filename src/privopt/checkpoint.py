@@ -45,6 +45,8 @@ class Checkpoint:
             try:
                 saved = json.loads(_unsealed(path))
                 name, rng, fingerprint = saved["run"], randomness.restored(saved["generator"]), saved["fingerprint"]
+            except InputError:  # another version's
+                raise
             except (ValueError, KeyError, TypeError) as error:
                 raise InputError(f"{path} is damaged, so this run cannot go on. Start a new one.") from error
             if fingerprint != self._fingerprint:

@@ -62,7 +62,7 @@ def run(
     (True, True)
     """
     spending = spending or Ledger().run()
-    rng = rng or generator()
+    rng = generator(rng)
     at = Trajectory(copied(parameters), parameters if recipe.looks_back else None)
     memory, kept = recipe.update.start(parameters), recipe.release.start(parameters, recipe.rounds, rng)
     side, carry, belief = recipe.side.start(parameters), dict[str, Any](), recipe.estimate.start(parameters)

@@ -11,11 +11,12 @@ import pytest
 import privopt
 
 SOURCE = Path(privopt.__file__).parent
-GENERIC = {"bit_generator", "bytes", "f", "power", "spawn"}  # words that other objects use as well
+GENERIC = {"bit_generator", "f", "power", "spawn"}  # words that other objects use as well
 DRAWING = {name for name in dir(np.random.Generator) if not name.startswith("_")} - GENERIC
 DRAWING |= {"rand", "randn", "randint", "random_sample", "rvs", "betavariate", "gauss", "normalvariate", "sample", "choices"}
 DRAWING |= {"randbits", "randbelow", "token_bytes", "urandom", "getrandbits"}
 DRAWING |= {"randperm", "rand_like", "randn_like", "randint_like", "bernoulli", "normal_", "uniform_", "bernoulli_", "random_"}
+DRAWING |= {"exponential_", "cauchy_", "geometric_", "log_normal_"}
 DRAWING |= {"random_raw"}
 SOURCES_OF_RANDOMNESS = {
     "default_rng",
@@ -26,13 +27,19 @@ SOURCES_OF_RANDOMNESS = {
     "MT19937",
     "Philox",
     "SFC64",
+    "ChaCha",
+    "AESCounter",
+    "RDRAND",
+    "ExtendedGenerator",
+    "keyed",
     "Cipher",
     "keystream",
 }
 
 DRAWN = {  # by these names, and by no others
-    "measure/randomness.py": {"normal", "standard_normal", "laplace", "randbits", "randint", "Generator", "PCG64DXSM"},
-    "measure/samplers.py": {"choice", "geometric", "integers", "Generator", "PCG64DXSM"},  # rows, and cuts by their key
+    "measure/randomness.py": {"normal", "standard_normal", "laplace", "randbits", "random_raw", "bytes"}
+    | {"Generator", "ChaCha", "keyed"},
+    "measure/samplers.py": {"choice", "geometric", "integers", "keyed"},  # rows, and cuts by their key
     "measure/mechanisms/gaussian.py": {"normal"},
     "measure/mechanisms/laplace.py": {"laplace"},
     "measure/mechanisms/noisy_min.py": {"exponential"},
@@ -40,7 +47,7 @@ DRAWN = {  # by these names, and by no others
     "measure/mechanisms/above_threshold.py": {"laplace"},
     "postprocess/release.py": {"integers", "choice"},
     "perexample/public.py": {"permutation", "Generator", "PCG64DXSM"},  # the order of public rows: it hides nothing
-    "measure/torch_randomness.py": {"standard_normal", "random_raw"},
+    "measure/torch_randomness.py": {"standard_normal"},
     "measure/keyed_normal.py": {"keystream"},
     "perexample/torch/data.py": {"rand", "randn", "randint"},  # made-up examples, to try a model on: they hide nothing
     "perexample/torch/check.py": {"rand", "randn", "Generator"},
@@ -83,6 +90,10 @@ def test_randomness_is_drawn_where_it_is_paid_for_and_nowhere_else() -> None:
         ("from scipy import stats\nstats.norm.rvs(size=3)", "rvs"),
         ("stream = Cipher(AES(key), CTR(counter)).encryptor()", "Cipher"),
         ("keystream(key, 0, 0, words)", "keystream"),
+        ("bits = np.random.PCG64DXSM(key)", "PCG64DXSM"),
+        ("from randomgen import ChaCha\nbits = ChaCha(5)", "ChaCha"),
+        ("rng = keyed(5)", "keyed"),
+        ("noise = torch.empty(3).exponential_()", "exponential_"),
         ("from secrets import randbits\nkey = randbits(128)", "randbits"),
     ],
 )

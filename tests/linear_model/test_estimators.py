@@ -200,7 +200,8 @@ def test_without_a_seed_two_fits_differ_and_with_one_the_statement_warns() -> No
     free = [LogisticRegression().fit(X, y) for _ in range(2)]
     assert not np.allclose(free[0].coef_, free[1].coef_)
     assert not free[0].privacy_.statement.seeded
-    assert "fixed seed" in str(LogisticRegression(random_state=0).fit(X, y).privacy_)
+    for seed in (0, np.random.default_rng(0), np.random.RandomState(0)):
+        assert "fixed seed" in str(LogisticRegression(random_state=seed).fit(X, y).privacy_)
 
 
 def test_replacing_one_row_costs_twice_the_noise_of_adding_one() -> None:

@@ -2,31 +2,12 @@
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 pytest.importorskip("numba")
 
 from privopt.measure.keyed_normal import BLOCK, KEY, keystream
-
-Words = NDArray[np.uint32]
-
-
-def block(key: Words, number: NDArray[np.int64], *, stream: int = 0, rounds: int = 8) -> Words:
-    """The definition, on a square of words for each number: column rounds and diagonal rounds in turn."""
-    shape = number.shape
-    words = [np.full(shape, word, np.uint32) for word in (*np.frombuffer(b"expand 32-byte k", "<u4"), *key)]
-    words += [np.asarray(number & 0xFFFFFFFF, np.uint32), np.asarray(number >> 32, np.uint32)]
-    words += [np.full(shape, stream, np.uint32), np.zeros(shape, np.uint32)]
-    x = [word.copy() for word in words]
-    for round_ in range(rounds):
-        for column in range(4):
-            places = [4 * row + (column + row * (round_ % 2)) % 4 for row in range(4)]
-            a, b, c, d = places
-            for one, other, turned, left in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
-                x[one] = x[one] + x[other]
-                mixed = x[turned] ^ x[one]
-                x[turned] = (mixed << np.uint32(left)) | (mixed >> np.uint32(32 - left))
-    return np.array([one + other for one, other in zip(x, words, strict=True)])
+from privopt.measure.randomness import keyed
+from tests.measure.chacha import block
 
 
 def test_the_definition_gives_the_published_words() -> None:
@@ -51,6 +32,14 @@ def test_the_compiled_loop_gives_the_published_words_of_eight_rounds() -> None:
             "984ce172b9216f419f445367456d5619314a42a3da86b001387bfdb80e0cfe42"
         )
     )
+
+
+def test_the_compiled_loop_is_the_cipher_of_our_generators() -> None:
+    """So that one name in the statement is true of all noise."""
+    key, words = np.arange(KEY, dtype=np.uint32), np.empty((BLOCK, 20), np.uint32)
+    keystream(key, 0, 0, words)
+    rng = keyed(int.from_bytes(key.tobytes(), "little"))
+    np.testing.assert_array_equal(words.T.ravel(), rng.integers(2**32, size=320, dtype=np.uint32))
 
 
 @pytest.mark.parametrize("first", [0, 64, 2**32 - 64, 2**32, 2**40 + 128])

@@ -80,6 +80,12 @@ def test_disjoint_batches_cut_the_rows_into_parts(size: int, batches: int) -> No
     assert sorted(np.concatenate(parts).tolist()) == list(range(size))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("key", [-1, 2**256])
+def test_a_key_that_the_cipher_does_not_have_is_refused(key: int) -> None:
+    with pytest.raises(CompositionError, match=r"256 bits, such as secrets\.randbits\(256\)"):
+        disjoint_batches(3, key=key)
+
+
 def test_expected_sizes_are_exact() -> None:
     assert poisson(0.1).expected(25) == 2.5
     assert fixed_size(3, 25).expected(25) == 3.0

@@ -31,6 +31,7 @@ STATEMENT = Statement(
     public_data=["a word list"],
     assumed=["examples do not mix"],
     cap="at most ε = 3 by Rényi composition",
+    noise="ChaCha8, keyed with 256 bits",
     settings={"rounds": 300, "rate": 0.1234567891},
 )
 
@@ -54,6 +55,7 @@ def test_the_words_say_what_was_done_to_whom_and_what_is_not_covered() -> None:
         "Public data used:\n  - a word list",
         "Assumed (checked, but not proved):\n  - examples do not mix",
         "Ledger: at most ε = 3 by Rényi composition.",
+        "Noise: ChaCha8, keyed with 256 bits.",
         *NOT_COVERED,
     ):
         assert words in text
@@ -61,7 +63,9 @@ def test_the_words_say_what_was_done_to_whom_and_what_is_not_covered() -> None:
 
 
 def test_a_seeded_run_is_marked() -> None:
-    assert "WARNING: the noise came from a fixed seed" in Statement(STATEMENT.budget, EVENT, "a model", seeded=True).text()
+    text = Statement(STATEMENT.budget, EVENT, "a model", seeded=True).text()
+    assert "WARNING: the noise came from a fixed seed" in text
+    assert "Noise:" not in text
 
 
 def test_a_delta_that_allows_to_publish_examples_is_marked() -> None:
@@ -100,8 +104,9 @@ def test_a_page_holds_the_words_and_runs_none_of_them() -> None:
 
 @pytest.mark.parametrize("event", [GaussianDpEvent(0.0), NonPrivateDpEvent()], ids=str)
 def test_a_release_without_privacy_is_stated_as_one(event: GaussianDpEvent | NonPrivateDpEvent) -> None:
-    statement = Statement(Budget(1.0, 1e-5), event, "everything")
+    statement = Statement(Budget(1.0, 1e-5), event, "everything", noise="ChaCha8")
     assert statement.epsilon == math.inf
+    assert "Noise:" not in statement.text()
     assert "NO GUARANTEE" in statement.text()
     assert "ε = inf" in statement.text()
     assert "differentially private" not in statement.text()

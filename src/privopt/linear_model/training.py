@@ -17,7 +17,7 @@ from privopt.linear_model.refusals import check
 from privopt.linear_model.scaling import scales
 from privopt.linear_model.side import PublicTable
 from privopt.loop import run, warn_of_early_end
-from privopt.measure.randomness import Rng, key
+from privopt.measure.randomness import SOURCE, Rng, key
 from privopt.perexample.design import Design
 from privopt.perexample.grads import Vector
 from privopt.perexample.limited import LimitedDesign
@@ -168,6 +168,7 @@ def train(
         ],
         paid_for=[*paid_for, *found.estimated, *(beside.paid_for if beside else [])],
         public_data=[] if public is None else [str(public)],
+        noise=None if seeded else SOURCE,
         seeded=seeded,
         settings={
             "method": settings.method,

@@ -1,50 +1,82 @@
-"""Randomness: the operating system's entropy, unless a seed makes a run repeatable for a test.
+"""Randomness: ChaCha under a key from the operating system, unless a seed makes a run repeatable for a test.
+
+A run has one generator: NumPy's distributions, on the keystream of ChaCha8 (Bernstein 2008; on the number of rounds Aumasson
+2019) under a key of 256 bits. Nobody without the key can tell the stream from random bits, so what is published of it, or follows
+from it (answers, start values, a draw of rows), tells nothing about the rest. Every other secret of the run, such as the keys of
+`torch_randomness`, is the next 256 bits of its stream. Eight rounds everywhere, so that there is one cipher to trust.
 
 Whoever knows a generator's state can subtract the noise, so a state is as sensitive as the data.
 """
 
-import hashlib
 import json
 import secrets
 from collections.abc import Callable
+from hashlib import sha256
 from numbers import Integral
 from typing import Any
 
 import numpy as np
+from randomgen import ChaCha
 
 from privopt.errors import InputError
 
 Rng = np.random.Generator
 Sum = Callable[[Any], Any]  # of an array to the array with a sum added to it; of None to the sum itself
 
+ROUNDS = 8
+KEY_BITS = 256
+CIPHER = f"ChaCha{ROUNDS}"
+SOURCE = f"{CIPHER}, keyed with {KEY_BITS} bits of the operating system's entropy"  # for the statement of a run without a seed
+
 
 def generator(seed: int | np.random.Generator | np.random.RandomState | None = None) -> Rng:
-    """A generator from 256 bits of the operating system's entropy, or from a seed (then nothing it hides is hidden)."""
-    if isinstance(seed, np.random.Generator):
+    """A generator keyed by the operating system, or by a seed (then nothing it hides is hidden).
+
+    A generator of the caller's is a seed too: it gives bytes for the key. One that this function made is returned as it is.
+    """
+    if seed is None:
+        return keyed(secrets.randbits(KEY_BITS))
+    if isinstance(seed, np.random.Generator) and _ours(seed):
         return seed
-    if isinstance(seed, np.random.RandomState):
-        seed = int(seed.randint(0, 2**31 - 1))
-    if seed is not None and not (isinstance(seed, Integral) and seed >= 0):
+    if isinstance(seed, np.random.Generator | np.random.RandomState):
+        material = seed.bytes(KEY_BITS // 8)
+    elif isinstance(seed, Integral) and seed >= 0:
+        material = f"{int(seed):x}".encode()
+    else:
         raise InputError(f"the seed is {seed!r}, but it is a whole number ≥ 0, or None for noise that nobody can repeat.")
-    return np.random.Generator(np.random.PCG64DXSM(secrets.randbits(256) if seed is None else seed))
+    return keyed(int.from_bytes(sha256(b"privopt seed " + material).digest()))
+
+
+def _ours(rng: Rng) -> bool:
+    return isinstance(rng.bit_generator, ChaCha) and rng.bit_generator.state["state"]["rounds"] == ROUNDS
+
+
+def keyed(key: int, counter: int = 0) -> Rng:
+    """The generator of this key, from this 32-bit word of its stream on."""
+    return np.random.Generator(ChaCha(key=key, counter=counter, rounds=ROUNDS))  # a `seed` would be pooled into 128 bits
+
+
+def key(rng: Rng) -> int:
+    """The next 256 bits of the generator's stream, as the key of another."""
+    return int.from_bytes(rng.bit_generator.random_raw(KEY_BITS // 64).tobytes(), "little")
 
 
 def state(rng: Rng) -> str:
     """The generator's state, for a checkpoint: keep it where the data are kept."""
-    return json.dumps(rng.bit_generator.state, default=lambda array: array.tolist())
+    inner = rng.bit_generator.state["state"]
+    low, high = inner["ctr"].tolist()
+    return json.dumps({"cipher": CIPHER, "key": inner["keysetup"].astype("<u4").tobytes().hex(), "counter": low + (high << 64)})
 
 
 def restored(text: str) -> Rng:
     """The generator as it was when `state` was taken."""
-    value: dict[str, Any] = json.loads(text)
-    rng = np.random.Generator(getattr(np.random, value["bit_generator"])(0))
-    rng.bit_generator.state = value
-    return rng
-
-
-def key(rng: Rng) -> int:
-    """A secret number that follows from the generator's state and leaves it as it is: a run that is repeated has the same."""
-    return int.from_bytes(hashlib.sha256(state(rng).encode()).digest())
+    value = json.loads(text)
+    if value.get("cipher") != CIPHER:
+        raise InputError(
+            f"the noise of this run did not come from {CIPHER}: another version of privopt began it, and this one cannot repeat "
+            "it. Resume with that version, or start a new run."
+        )
+    return keyed(int.from_bytes(bytes.fromhex(value["key"]), "little"), value["counter"])
 
 
 def normal(like: Any, deviation: float, rng: Rng) -> Callable[[Sum], Any]:

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from privopt.errors import CompositionError
-from privopt.measure.randomness import Rng
+from privopt.measure.randomness import KEY_BITS, Rng, keyed
 from privopt.perexample.grads import Rows, Vector
 from privopt.privacy.events import DpEvent, NoOpDpEvent, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent
 
@@ -113,7 +113,7 @@ class full_batch:  # noqa: N801
 class disjoint_batches:  # noqa: N801
     """The rows cut once into `batches` parts; the rounds of an epoch visit one part each.
 
-    **Guarantee** Each row's part is drawn independently and uniformly, by the secret `key` (from `secrets.randbits(128)`, or from
+    **Guarantee** Each row's part is drawn independently and uniformly, by the secret `key` (from `secrets.randbits(256)`, or from
     the run's generator, so that a resumed run cuts the same way). Given the parts of all other rows,
     one row more or less touches one part, so an epoch costs what one round does (parallel composition), and so does the
     mixture over all draws: the epoch's first round carries the event, the others none. A cut by position would not do:
@@ -126,6 +126,8 @@ class disjoint_batches:  # noqa: N801
     def __post_init__(self) -> None:
         if self.batches < 1:
             raise CompositionError(f"disjoint_batches({self.batches}): there is at least one part.")
+        if not 0 <= self.key < 2**KEY_BITS:
+            raise CompositionError(f"disjoint_batches: a key has {KEY_BITS} bits, such as secrets.randbits({KEY_BITS}).")
 
     def draw(self, size: int, round_: int, rng: Rng) -> Rows:
         return _parts(self.batches, self.key, size)[round_ % self.batches]
@@ -140,5 +142,5 @@ class disjoint_batches:  # noqa: N801
 @lru_cache(maxsize=1)
 def _parts(batches: int, key: int, size: int) -> tuple[Vector, ...]:
     """The rows of each part."""
-    part = np.random.Generator(np.random.PCG64DXSM(key)).integers(batches, size=size)
+    part = keyed(key).integers(batches, size=size)
     return tuple(np.split(np.argsort(part, kind="stable"), np.cumsum(np.bincount(part, minlength=batches))[:-1]))

@@ -8,7 +8,6 @@ import os
 from collections import deque
 from collections.abc import Callable
 from functools import cache, partial
-from hashlib import sha256
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
@@ -19,7 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from privopt.measure.keyed_normal import fill
-from privopt.measure.randomness import Rng, Sum
+from privopt.measure.randomness import KEY_BITS, Rng, Sum
+from privopt.measure.randomness import key as next_key
 
 FEW = 1 << 12  # numbers that are not worth a key
 MANY = 1 << 15  # numbers that are worth a thread
@@ -118,8 +118,8 @@ def brought(numbers: NDArray[Any], like: Tensor) -> Tensor:
 
 
 def _key(rng: Rng) -> NDArray[np.uint32]:
-    """256 bits, also of a generator whose words have 32. (`rng.bytes` takes longer.)"""
-    return np.frombuffer(sha256(rng.bit_generator.random_raw(8).tobytes()).digest(), np.uint32)
+    """A key of ours, as the words that `keyed_normal` takes."""
+    return np.frombuffer(next_key(rng).to_bytes(KEY_BITS // 8, "little"), np.uint32)
 
 
 def _processors() -> int:

@@ -17,7 +17,7 @@ from privopt.checkpoint import Checkpoint
 from privopt.errors import InputError
 from privopt.loop import Result, run, warn_of_early_end
 from privopt.measure.clips import Clip, as_clip
-from privopt.measure.randomness import Rng, generator
+from privopt.measure.randomness import SOURCE, Rng, generator
 from privopt.nets.data import as_dataset, as_model, fingerprint, first_of, pairs, physical_batch_size
 from privopt.nets.dropout import Dropout
 from privopt.nets.mode import training
@@ -200,6 +200,7 @@ def fit(
         examples=planned.size,
         assumed_public=[f"the number of examples ({planned.size})", "the model, its start values and the settings"],
         public_data=[] if named is None else [named],
+        noise=SOURCE if seed is None else None,
         seeded=seed is not None,
         settings={
             "method": method,

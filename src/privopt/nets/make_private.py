@@ -224,6 +224,7 @@ class Private:
                 f"the number of examples ({self._planned.size})",
                 "the model, its start values, the optimizer and the settings",
             ],
+            noise=None if self._seeded else randomness.SOURCE,
             seeded=self._seeded,
             settings={
                 "rounds": self.rounds,
@@ -271,10 +272,11 @@ class Private:
                 "the data or settings are not those that this state was saved with. Replaying its noise on other data would "
                 "reveal both: resume with the same, or start a new run."
             )
+        rng = randomness.restored(state["generator"])
         self._spending = self.ledger.run(state["run"])
         self._spending.pay(self._events[: state["paid"]])  # a durable ledger holds them already
         self.rounds, self._chunk, self._checked, self._seeded = (state[key] for key in ("round", "chunk", "checked", "seeded"))
-        self._rng, self._dropout = randomness.restored(state["generator"]), Dropout(state["dropout"])
+        self._rng, self._dropout = rng, Dropout(state["dropout"])
         self._resumed = state
 
     def _check_resumed(self) -> None:

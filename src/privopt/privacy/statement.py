@@ -38,6 +38,7 @@ class Statement:
     public_data: Sequence[str] = ()
     assumed: Sequence[str] = ()  # checked, but not proved
     cap: str | None = None  # the cap of the ledger that was charged, and how it composes runs
+    noise: str | None = None  # where its random numbers come from, if not from a seed
     seeded: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -77,6 +78,8 @@ class Statement:
             *(f"  - {count} × {describe(part)}" for part, count in atoms(self.event)),
             f"Accountant: {choose(self.event, self.budget.neighbours, self.accountant)} (dp-accounting).",
         ]
+        if self.noise is not None and self.private:
+            lines.append(f"Noise: {self.noise}.")
         if self.cap is not None:
             lines.append(f"Ledger: {self.cap}.")
         for title, items in (
@@ -110,6 +113,7 @@ class Statement:
             "public_data": list(self.public_data),
             "assumed": list(self.assumed),
             "cap": self.cap,
+            "noise": self.noise,
             "seeded": self.seeded,
             "settings": dict(self.settings),
             "not_covered": list(NOT_COVERED),
@@ -132,6 +136,7 @@ class Statement:
                     "public_data",
                     "assumed",
                     "cap",
+                    "noise",
                     "seeded",
                     "settings",
                 )

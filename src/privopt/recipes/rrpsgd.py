@@ -37,7 +37,7 @@ def rrpsgd(
     >>> from privopt.measure.randomness import generator
     >>> rounds = recipe.stop(generator(0))  # a seed: for this page
     >>> rounds, recipe.stopped(rounds).planned_event()
-    (498, SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=2.0), count=498))
+    (389, SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=2.0), count=389))
     """
     measurement = Measurement(sampling, [gradient() @ l2(clip_bound)], gaussian(noise_multiplier))  # lines 3 and 4
     release = random_round()

@@ -12,7 +12,7 @@ from privopt.linear_model.problem import Settings
 from privopt.linear_model.scaling import scales
 from privopt.linear_model.training import Observer, Trained
 from privopt.loop import warn_of_early_end
-from privopt.measure.randomness import Rng
+from privopt.measure.randomness import SOURCE, Rng
 from privopt.nets.defaults import Steps, Target, amount, binary, default_batch, default_rounds, default_steps, multiclass
 from privopt.nets.fit import trained
 from privopt.nets.mlp import LENGTH, Layer, gradient_norm, mlp, unfolded
@@ -143,6 +143,7 @@ def train_network(
             *([] if encoded else found.declared),
         ],
         paid_for=[*paid_for, *found.estimated],
+        noise=None if seeded else SOURCE,
         seeded=seeded,
         settings={
             "model": f"network, hidden layers of {', '.join(map(str, hidden))} tanh units, random start",
