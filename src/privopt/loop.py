@@ -13,6 +13,7 @@ from array_api_compat import array_namespace, device
 from privopt.checkpoint import Checkpoint, Progress
 from privopt.errors import BudgetExceeded, LedgerError, PrivoptWarning
 from privopt.measure.randomness import Rng, generator
+from privopt.needs import Offer
 from privopt.perexample.grads import Oracle
 from privopt.privacy.accountants import accountable
 from privopt.privacy.events import DpEvent, NoOpDpEvent, compose
@@ -44,7 +45,7 @@ def run(
     checkpoint: Checkpoint | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Result:
-    """Run a recipe from public start parameters.
+    """Run a recipe from public start parameters. What does not fit is refused before anything is paid or read.
 
     **Guarantee** Rounds are paid into the ledger, in blocks, before they are measured. If the ledger's budget holds fewer
     rounds than the recipe has, the run stops before the first one too many and returns the model so far.
@@ -61,6 +62,7 @@ def run(
     >>> bool(abs(result.parameters - 1.0).max() < 0.1), result.event == recipe.planned_event()
     (True, True)
     """
+    recipe.check(Offer.of(oracle), parameters)
     spending = spending or Ledger().run()
     rng = generator(rng)
     at = Trajectory(copied(parameters), parameters if recipe.looks_back else None)

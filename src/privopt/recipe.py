@@ -3,11 +3,17 @@
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
 
 from privopt.errors import CompositionError
 from privopt.measure.measurement import Measurement, Measuring
 from privopt.measure.randomness import Rng
 from privopt.measure.samplers import disjoint_batches
+from privopt.needs import EVERY_ROUND, PREVIOUS_ITERATE, Needs, Offer, check_oracle, check_slots, needs_of, offers_of
 from privopt.postprocess.estimates import Estimate, newest_answer
 from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import ReleaseRule, last, random_round
@@ -18,32 +24,67 @@ from privopt.privacy.events import DpEvent, compose
 Plan = Callable[[int], Measuring]  # round → what is measured in it
 
 
-def always(measurement: Measuring) -> Plan:
+@dataclass(frozen=True)
+class always:  # noqa: N801  # a constructor that reads as a phrase
     """The same measurement in every round."""
-    return lambda round_: measurement
+
+    measurement: Measuring
+
+    @property
+    def measurements(self) -> tuple[Measuring, ...]:
+        return (self.measurement,)
+
+    def __call__(self, round_: int) -> Measuring:
+        return self.measurement
 
 
-def first(anchor: Measuring, *, then: Measuring) -> Plan:
+@dataclass(frozen=True)
+class after:  # noqa: N801
+    """One measurement in the first rounds, another from then on."""
+
+    rounds: int
+    measurement: Measuring
+    before: Measuring = field(kw_only=True)
+
+    @property
+    def measurements(self) -> tuple[Measuring, ...]:
+        return self.before, self.measurement
+
+    def __call__(self, round_: int) -> Measuring:
+        return self.before if round_ < self.rounds else self.measurement
+
+
+@dataclass(frozen=True)
+class every:  # noqa: N801
+    """One measurement in rounds 0, period, 2 × period, …, another in all others."""
+
+    period: int
+    anchor: Measuring
+    otherwise: Measuring = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.period < 1:
+            raise CompositionError(f"every({self.period}, …): anchors are at least one round apart.")
+
+    @property
+    def measurements(self) -> tuple[Measuring, ...]:
+        return self.anchor, self.otherwise
+
+    def __call__(self, round_: int) -> Measuring:
+        return self.otherwise if round_ % self.period else self.anchor
+
+
+def first(anchor: Measuring, *, then: Measuring) -> every:
     """One measurement in the first round, another in all others."""
     return every(sys.maxsize, anchor, otherwise=then)
 
 
-def after(rounds: int, measurement: Measuring, *, before: Measuring) -> Plan:
-    """One measurement in the first rounds, another from then on."""
-    _check_epochs(before, measurement)
-    return lambda round_: before if round_ < rounds else measurement
-
-
-def every(period: int, anchor: Measuring, *, otherwise: Measuring) -> Plan:
-    """One measurement in rounds 0, period, 2 × period, …, another in all others."""
-    _check_epochs(anchor, otherwise)
-    return lambda round_: otherwise if round_ % period else anchor
-
-
-def _check_epochs(anchor: Measuring, otherwise: Measuring) -> None:
+def _check_epochs(measurements: tuple[Measuring, ...]) -> None:
     """The first round of an epoch of disjoint batches pays for all of it: every round of it has to cost the same."""
-    sampled = [(one.sampler, one.mechanism) for one in (anchor, otherwise) if isinstance(one, Measurement)]
-    if any(isinstance(sampler, disjoint_batches) for sampler, _ in sampled) and (len(sampled) < 2 or sampled[0] != sampled[1]):
+    sampled = [(one.sampler, one.mechanism) for one in measurements if isinstance(one, Measurement)]
+    if any(isinstance(sampler, disjoint_batches) for sampler, _ in sampled) and (
+        len(sampled) < len(measurements) or any(other != sampled[0] for other in sampled)
+    ):
         raise CompositionError(
             "disjoint_batches pays for an epoch in its first round, so all rounds have to sample alike and with the same noise. "
             "poisson pays round by round."
@@ -53,6 +94,8 @@ def _check_epochs(anchor: Measuring, otherwise: Measuring) -> None:
 @dataclass(frozen=True)
 class Recipe:
     """One algorithm, ready to run on any oracle.
+
+    What its slots need of each other is checked here; what they need of oracle and start parameters, by `check`.
 
     **Guarantee** `planned_event()` is known before any data are read; after a run the ledger holds the same event.
     """
@@ -64,11 +107,65 @@ class Recipe:
     regularizer: Regularizer | None = None
     side: SideInformation = field(default_factory=nothing)
     estimate: Estimate = field(default_factory=newest_answer)
-    looks_back: bool = False  # whether a measurement asks where the iterate was, as differences of gradients do
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
             raise CompositionError(f"a recipe has at least one round, not {self.rounds}.")
+        weights = self.release.weights if isinstance(self.release, random_round) else None
+        if weights is not None and len(weights) != self.rounds:
+            raise CompositionError(f"random_round has {len(weights)} weights, but it needs {self.rounds}: one for each round.")
+        _check_epochs(self.measurements)
+        alone = {EVERY_ROUND} if len(self.measurements) == 1 else set()
+        check_slots(self.needs, offers_of(self.side) | {PREVIOUS_ITERATE} | alone, "this recipe")
+
+    @cached_property
+    def measurements(self) -> tuple[Measuring, ...]:
+        """Whatever is measured in some round; a plan of the user's own is asked for every round."""
+        if isinstance(self.measurement, always | after | every):
+            return self.measurement.measurements
+        return tuple({id(one): one for one in map(self.measurement, range(self.rounds))}.values())
+
+    @cached_property
+    def needs(self) -> Needs:
+        """What the slots declare."""
+        return needs_of(*self.measurements, self.update, self.side, self.regularizer)
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether a slot asks where the iterate was, as differences of gradients do."""
+        return PREVIOUS_ITERATE in self.needs
+
+    def check(self, offer: Offer, parameters: Any) -> None:
+        """Refuse an oracle or start parameters that this recipe cannot run on. Nothing is paid, no private example is read.
+
+        The public side of the first round is tried on the answer 0, so that whatever fails in it fails here.
+        """
+        if offer.size < 1:
+            raise CompositionError("the oracle has no examples, so there is no mean of them.")
+        xp = array_namespace(parameters)
+        if not xp.isdtype(parameters.dtype, "real floating") or not bool(xp.all(xp.isfinite(parameters))):
+            raise CompositionError("start parameters are finite floating-point numbers: no step leads from others to a model.")
+        shape = tuple(parameters.shape)
+        if len(shape) != 1 or offer.dimension not in (None, *shape):
+            raise CompositionError(
+                f"the start parameters have the shape {shape}, but they are one vector"
+                + ("." if offer.dimension is None else f", of the {offer.dimension} parameters of the oracle.")
+            )
+        check_oracle(self.needs, replace(offer, dimension=shape[0]))
+        with np.errstate(all="ignore"):
+            known, _ = self.side.at(parameters, self.side.start(parameters), 0)
+        for name, value in known._asdict().items():
+            if value is not None and tuple(value.shape) != shape:
+                raise CompositionError(
+                    f"the public {name} has the shape {tuple(value.shape)}, but there are {shape[0]} parameters: it holds one "
+                    "number for each."
+                )
+        with np.errstate(all="ignore"):
+            direction, _ = self.estimate.of(0 * parameters, self.estimate.start(parameters), 0)
+            if self.regularizer is not None:
+                direction = direction + self.regularizer.gradient(parameters)
+            step, _ = self.update.step(direction, self.update.start(parameters), 0, known)
+            step.taken(parameters)
 
     def events(self, rounds: int | None = None) -> list[DpEvent]:
         """What each round will cost; rounds that cost the same in a row share one event."""

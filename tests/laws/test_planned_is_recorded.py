@@ -11,7 +11,7 @@ from privopt.measure.measurement import Carry, Measurement, Noisy
 from privopt.measure.randomness import Rng, generator
 from privopt.perexample.grads import Oracle
 from privopt.postprocess.release import random_round
-from privopt.postprocess.side_information import public_gradient
+from privopt.postprocess.side_information import public_moments
 from privopt.postprocess.updates import sgd
 from privopt.privacy.events import GaussianDpEvent, compose
 from privopt.privacy.ledger import Ledger
@@ -69,7 +69,7 @@ def test_the_planned_event_is_the_recorded_event_for_every_measurement_and_updat
     names: tuple[str, str, str, str], update: str
 ) -> None:
     measurement = composed(names, SIZE, bound=1.0, noise_multiplier=1.5)
-    recipe = Recipe(ROUNDS, always(measurement), UPDATES[update], side=public_gradient(Public()), looks_back=True)
+    recipe = Recipe(ROUNDS, always(measurement), UPDATES[update], side=public_moments(Public(1.0)))
     check_recorded(recipe, Ledger())
 
 

@@ -23,7 +23,7 @@ from privopt.linear_model import HuberRegressor, LogisticRegression, Ridge
 from privopt.privacy.events import GaussianDpEvent, PoissonSampledDpEvent, atoms, compose
 from privopt.recipes import METHODS
 
-ESTIMATORS = [LogisticRegression, Ridge, HuberRegressor]
+ESTIMATORS: list[Any] = [LogisticRegression, Ridge, HuberRegressor]
 
 
 def binary(size: int = 2000, columns: int = 5, seed: int = 0) -> tuple[Any, Any]:
@@ -354,3 +354,99 @@ def test_text_is_refused_without_quoting_it(kind: str) -> None:
 def test_settings_of_another_kind_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         LogisticRegression(**settings).fit(*binary(100))
+
+
+# ---------------------------------------------------------------- declared classes
+
+
+def with_others(y: Any) -> Any:
+    """The first fifty rows have a label that nobody declared."""
+    labels = y.copy()
+    labels[:50] = 7
+    return labels
+
+
+@pytest.mark.parametrize("classes", [[0, 1], [0, 1, 2]], ids=["two", "three"])
+@pytest.mark.parametrize("method", ["dp-adam", "dp-srm", "dp-agd", "output-perturbation", "sagd-lap"])
+def test_a_row_of_a_class_that_is_not_declared_contributes_nothing_while_n_stays(method: str, classes: list[int]) -> None:
+    """It is worth a row of zeros, whose gradient is 0 without an intercept."""
+    X, y = binary(500)
+    zeroed = X.copy()
+    zeroed[:50] = 0.0
+    settings: Any = {
+        "method": method,
+        "bounds": 2.0,
+        "fit_intercept": False,
+        "classes": classes,
+        "random_state": 0,
+        "epsilon": 9.0,
+    }
+    found = LogisticRegression(**settings).fit(X, with_others(y))
+    wanted = LogisticRegression(**settings).fit(zeroed, y)
+    np.testing.assert_allclose(found.coef_, wanted.coef_, rtol=1e-7, atol=1e-9)
+    assert found.privacy_.statement.examples == 500
+    assert found.privacy_.statement.event == wanted.privacy_.statement.event
+
+
+@pytest.mark.parametrize("storage", [np.asarray, sp.csr_matrix], ids=["dense", "sparse"])
+@pytest.mark.parametrize("method", list(METHODS))
+def test_every_method_trains_with_rows_of_other_classes(method: str, storage: Any) -> None:
+    X, y = binary(400)
+    options = {} if METHODS[method].private else {"without_privacy": True}
+    public = (X[:100], y[:100]) if "public" in signature(METHODS[method].recipe).parameters else None
+    model = LogisticRegression(
+        epsilon=9.0, method=method, classes=[0, 1], rounds=None if method == "output-perturbation" else 5,
+        bounds=2.0, options=options, public=public, random_state=0,
+    ).fit(storage(X), with_others(y))  # fmt: skip
+    assert np.isfinite(model.coef_).all()
+
+
+@pytest.mark.parametrize(
+    ("y", "classes"),
+    [
+        (["no", "yes"], ["yes", "no"]),
+        (["no", "yes"], ["yes", "no", "perhaps"]),
+        (["yes", "yes"], ["no", "yes"]),
+        (["never", "never"], ["no", "yes"]),
+        ([0.5, 1.0], [0, 1]),
+        ([False, True], [0, 1]),
+    ],
+    ids=str,
+)
+def test_no_label_in_y_is_an_error_when_classes_are_declared(y: list[Any], classes: list[Any]) -> None:
+    X, _ = binary(200)
+    model = LogisticRegression(classes=classes, bounds=2.0, rounds=3, random_state=0, epsilon=9.0).fit(X, np.array(y * 100))
+    assert model.classes_.tolist() == sorted(classes)
+    assert model.predict_proba(X).shape == (200, len(classes))
+    assert set(model.predict(X)) <= set(classes)
+    assert clone(model).classes is not model.classes_
+
+
+def test_a_statement_says_whether_the_classes_are_declared_or_read_off_the_data() -> None:
+    X, y = binary(500)
+    declared = LogisticRegression(classes=[0, 1, 2], bounds=2.0, random_state=0).fit(X, y).privacy_.statement
+    assert "the 3 classes, as declared" in declared.assumed_public
+    assert "as declared" in declared.text().partition("Taken as public:")[2].partition("Not covered:")[0]
+    found = LogisticRegression(bounds=2.0, random_state=0).fit(X, y).privacy_.statement
+    assert "the 2 classes, read off the data" in found.assumed_public
+    assert not any("classes" in line for line in Ridge(bounds=2.0, random_state=0).fit(X, y).privacy_.statement.assumed_public)
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        ([0], "one class only"),
+        ([], "one class only"),
+        ([0, 1, 1], "each of them once"),
+        ([[0], [1]], "each of them once"),
+        (["0", "1"], "classes are text, but y holds numbers"),
+        (1, "a list of the labels"),
+    ],
+    ids=str,
+)
+def test_classes_that_cannot_be_are_refused_before_anything_is_paid(classes: Any, message: str) -> None:
+    X, y = binary(100)
+    ledger = Ledger()
+    with pytest.raises(InputError, match=message):
+        LogisticRegression(classes=classes, ledger=ledger, epsilon=9.0).fit(X, y)
+    assert ledger.entries == ()

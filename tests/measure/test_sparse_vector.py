@@ -309,8 +309,6 @@ def test_other_wrong_compositions_are_refused_before_data_are_read() -> None:
         sparse(afterwards="pause")
     with pytest.raises(CompositionError, match="noise multiplier"):
         above_threshold(-1.0)
-    with pytest.raises(CompositionError, match="none is known"):
-        sparse().measure(Unreadable(), HERE._replace(known=Known()), 0, generator(0))
 
 
 def test_a_sparse_vector_that_round_0_did_not_pay_for_is_refused() -> None:

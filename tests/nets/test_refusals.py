@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -14,9 +15,11 @@ from torch.utils.checkpoint import checkpoint as recomputed
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from privopt import Budget, Ledger
-from privopt.errors import InputError, PrivoptError, PrivoptWarning
+from privopt.errors import CompositionError, InputError, PrivoptError, PrivoptWarning
+from privopt.measure.clips import l2_moved, per_layer
 from privopt.nets import fit, make_private
 from privopt.perexample.torch.data import moved
+from privopt.postprocess.regularizers import ridge
 
 BUDGET = Budget(3.0, 1e-5)
 X = torch.randn(60, 6, generator=torch.Generator().manual_seed(0))
@@ -295,3 +298,26 @@ def test_recomputed_layers_train_as_others_do() -> None:
         fit(whole, CE, (X, Y), budget=BUDGET, rounds=3, batch_size=20, seed=0)
         ends.append(torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]))
     torch.testing.assert_close(ends[0], ends[1])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"clip_bound": l2_moved(1.0)}, "use it with gradient_difference"),
+        ({"clip_bound": per_layer({"body": 1.0})}, "no bound for weight"),
+        ({"method": "adadps", "options": {"scale": np.ones(3)}}, r"fixed_scale has the shape \(3,\), but there are 14"),
+        ({"method": "dp-sgd", "options": {"regularizer": ridge(0.1, torch.ones(3))}}, r"mask of ridge has the shape \(3,\)"),
+    ],
+)
+def test_a_method_that_does_not_fit_the_model_is_refused_before_anything_is_paid_or_saved(
+    wrong: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    ledger, model = Ledger(), nn.Linear(6, 2)
+    settings: dict[str, Any] = {"budget": BUDGET, "batch_size": 20, "rounds": 2, "ledger": ledger}
+    with pytest.raises(CompositionError, match=message):
+        fit(model, CE, (X, Y), learning_rate=0.1, checkpoint=tmp_path / "state", **settings, **wrong)
+    if "clip_bound" in wrong:
+        with pytest.raises(CompositionError, match=message):
+            make_private(model, torch.optim.SGD(model.parameters(), 0.1), (X, Y), **settings, **wrong)
+    assert ledger.entries == ()
+    assert not (tmp_path / "state").exists()

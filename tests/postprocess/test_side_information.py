@@ -119,12 +119,6 @@ def test_a_warm_up_hands_over_with_a_round_and_a_memory_of_its_own() -> None:
     np.testing.assert_allclose(step.displacement, -G)  # the schedule begins when the private rounds do
 
 
-@pytest.mark.parametrize("rule", [public_rmsprop(0.1), public_adam(0.1), mirror_mix(0.1, 3)], ids=str)
-def test_a_public_gradient_that_nobody_knows_is_an_error(rule: public_rmsprop | public_adam | mirror_mix) -> None:
-    with pytest.raises(CompositionError, match="knows none"):
-        rule.step(G, rule.start(G), 0)
-
-
 # ---------------------------------------------------------------- words
 
 COUNTS = np.array([[2, 1, 0, 0], [1, 0, 0, 0], [4, 1, 1, 0]])

@@ -1,6 +1,7 @@
 """Budgets: what may be asked for."""
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,11 +23,15 @@ def test_a_delta_that_is_no_probability_is_refused(delta: float) -> None:
         Budget(1.0, delta)
 
 
-def test_misspelt_neighbours_and_units_are_refused_with_the_right_ones() -> None:
+def test_misspelt_neighbours_are_refused_with_the_right_ones() -> None:
     with pytest.raises(InputError, match="'add-remove' or 'replace-one'"):
         Budget(1.0, 1e-5, "replace_one")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="'example' or 'user'"):
-        Budget(1.0, 1e-5, unit="row")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("unit", ["user", "person", "row", None])
+def test_a_unit_that_nobody_enforces_is_refused_and_the_error_says_what_is_possible(unit: Any) -> None:
+    with pytest.raises(InputError, match=r"it is 'example'.*make one row of all that a person has"):
+        Budget(1.0, 1e-5, unit=unit)
 
 
 def test_a_budget_cannot_be_changed_after_it_was_given() -> None:

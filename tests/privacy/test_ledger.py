@@ -6,6 +6,7 @@ import pickle
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -268,6 +269,13 @@ def test_a_ledger_of_another_format_is_refused_and_left_alone(path: Path, monkey
     content = written(path)
     monkeypatch.undo()
     refused(path, content, "privopt-ledger-2")
+
+
+def test_a_ledger_for_a_unit_that_nobody_enforces_is_refused_and_left_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "asdict", lambda budget: {**asdict(budget), "unit": "user"})
+    content = written(path)
+    monkeypatch.undo()
+    refused(path, content, "a budget that cannot be kept: unit is 'user', but it is 'example'")
 
 
 def test_reading_what_is_not_there_is_an_error_and_makes_nothing(path: Path) -> None:

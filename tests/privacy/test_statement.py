@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from privopt.errors import InputError
 from privopt.privacy.accountants import epsilon
-from privopt.privacy.budget import Budget
+from privopt.privacy.budget import RELATIONS, Budget
 from privopt.privacy.events import (
     FailureDpEvent,
     GaussianDpEvent,
@@ -44,7 +45,8 @@ def test_the_stated_epsilon_is_what_the_accountant_says_of_the_recorded_event() 
 def test_the_words_say_what_was_done_to_whom_and_what_is_not_covered() -> None:
     text = STATEMENT.text()
     for words in (
-        "Unit: one example, added or removed",
+        "Unit: one example (row).",
+        "Neighbours: one example's contribution added or removed while the number of examples stays public (zero-out).",
         "Planned budget: ε = 2",
         "Released: the coefficients",
         "300 × Gaussian noise of 8.5 × the bound, Poisson sampling with probability 0.01",
@@ -76,8 +78,9 @@ def test_a_delta_that_allows_to_publish_examples_is_marked() -> None:
 
 def test_replace_one_and_the_accountant_in_use_are_named() -> None:
     event = SampledWithoutReplacementDpEvent(1000, 10, GaussianDpEvent(3.0))
-    text = Statement(Budget(1.0, 1e-5, "replace-one", "user"), event, "a model").text()
-    assert "one user, replaced" in text
+    text = Statement(Budget(1.0, 1e-5, "replace-one"), event, "a model").text()
+    assert "Neighbours: one example replaced by another, while the number of examples stays public." in text
+    assert "zero-out" not in text
     assert "Accountant: rdp" in text
 
 
@@ -86,6 +89,19 @@ def test_json_gives_the_statement_back() -> None:
     read = Statement.from_json(written)
     assert read == STATEMENT
     assert written["not_covered"] == list(NOT_COVERED)
+    assert written["unit"] == "one example (row)"
+    assert written["neighbours"] == RELATIONS["add-remove"]
+
+
+def test_a_statement_of_a_unit_that_nobody_enforces_is_not_read() -> None:
+    written = STATEMENT.to_json()
+    with pytest.raises(InputError, match="unit is 'user'"):
+        Statement.from_json(written | {"budget": written["budget"] | {"unit": "user"}})
+
+
+@pytest.mark.parametrize("words", ["people with several rows", "steps before this one", "that an error was raised"])
+def test_what_no_training_here_covers_is_always_listed(words: str) -> None:
+    assert words in Statement(Budget(1.0, 1e-5), NoOpDpEvent(), "nothing").text().partition("Not covered:")[2]
 
 
 def test_an_epsilon_that_somebody_wrote_into_the_json_is_not_believed() -> None:

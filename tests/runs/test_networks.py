@@ -19,6 +19,9 @@ from privopt import datasets, loop
 from privopt.datasets import Numeric, Schema
 from privopt.errors import InputError, PrivoptWarning
 from privopt.linear_model.problem import Settings
+from privopt.measure.clips import l2
+from privopt.measure.randomness import generator
+from privopt.perexample.design import Frame
 from privopt.privacy.events import PoissonSampledDpEvent, atoms
 from privopt.privacy.ledger import Ledger
 from privopt.runs import train as runs
@@ -274,3 +277,19 @@ def test_a_damaged_network_is_an_error(tmp_path: Path, damage: str) -> None:
     meaning.write_text(json.dumps(described))
     with pytest.raises(InputError, match=r"damaged|cannot be read"):
         SavedModel.load(tmp_path)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_a_row_of_a_class_that_is_not_listed_has_no_gradient(classes: int) -> None:
+    rng = np.random.default_rng(0)
+    matrix, targets = rng.standard_normal((9, 3)), rng.integers(classes, size=9).astype(float)
+    targets[[2, 5]] = np.nan
+    from privopt.nets.mlp import mlp
+    from privopt.nets.rows import Rows
+    from privopt.runs.network import _learning
+
+    target, loss, values = _learning(targets, classes, 0.0, 1.0)
+    model = mlp(3, (4,), target.outputs, generator(0))
+    oracle = Rows(matrix, Frame(intercept=0.0), values).oracle(model, loss)
+    others = np.delete(np.arange(9), [2, 5])
+    np.testing.assert_allclose(l2(0.1).sum(oracle(None, None)), l2(0.1).sum(oracle(None, others)), rtol=1e-5, atol=1e-7)

@@ -266,14 +266,16 @@ def test_too_few_rows_are_refused_with_a_budget_that_would_do(tmp_path: Path) ->
         runs.start(order(patients(tmp_path / "patients.csv", 40), epsilon=0.05), tmp_path / "run")
 
 
-def test_a_class_that_the_schema_does_not_list_is_refused_without_naming_it(tmp_path: Path) -> None:
+def test_a_row_of_a_class_that_the_schema_does_not_list_is_no_error_and_leaves_no_trace(tmp_path: Path) -> None:
+    """An error would tell that there is one."""
     file = patients(tmp_path / "patients.csv")
     frame = pd.read_csv(file)
-    frame.loc[3, "readmitted"] = "secret"
+    frame.loc[17, "readmitted"] = "the only person who"
     frame.to_csv(file, index=False)
-    with pytest.raises(InputError, match="does not list") as caught:
-        runs.start(order(file), tmp_path / "run")
-    assert "secret" not in str(caught.value)
+    folder = runs.start(order(file), tmp_path / "run")
+    assert "the 2 classes, as declared" in folder.statement().assumed_public
+    for path in (tmp_path / "run").iterdir():
+        assert b"the only person" not in path.read_bytes()
 
 
 # ---------------------------------------------------------------- saved models
@@ -335,3 +337,12 @@ def test_a_statement_that_is_not_about_its_ledger_is_noticed(tmp_path: Path) -> 
     with pytest.raises(LedgerError, match="treat the larger ε as spent"):
         shown(Console(quiet=True), folder)
     assert folder.ledger().event != NoOpDpEvent()
+
+
+def test_what_is_read_off_the_file_is_stated_as_that(tmp_path: Path) -> None:
+    file = patients(tmp_path / "patients.csv")
+    public = runs.start(order(file, schema=None, epsilon=9.0), tmp_path / "run").statement().assumed_public
+    assert "the 2 classes, read off the data" in public
+    assert "the task (classify), read off the data" in public
+    told = runs.start(order(file, schema=None, epsilon=9.0, task="classify"), tmp_path / "told").statement().assumed_public
+    assert not any("task" in line for line in told)

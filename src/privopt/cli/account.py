@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from privopt.errors import InputError
-from privopt.privacy.budget import Budget, Neighbours, cautions, default_delta
+from privopt.privacy.budget import RELATIONS, Budget, Neighbours, cautions, default_delta
 
 if TYPE_CHECKING:
     from privopt.privacy.events import DpEvent
@@ -44,8 +44,8 @@ def account(
     neighbours: Annotated[
         Neighbours,
         typer.Option(
-            help="What the guarantee hides: whether an example is there at all (add-remove), or what it says (replace-one, "
-            "which needs up to twice the noise)."
+            help="What the guarantee hides: whether an example counts at all (add-remove), or what it says (replace-one, "
+            "which needs up to twice the noise). n is public either way."
         ),
     ] = "add-remove",
     sampling: Annotated[
@@ -194,7 +194,6 @@ def _show(result: dict[str, Any]) -> None:
 
     spent = "∞" if result["epsilon"] is None else f"{result['epsilon']:.4g}"
     passes = f"{result['data_passes']:.4g} data passes"
-    neighbours = {"add-remove": "one example added or removed", "replace-one": "one example replaced"}[result["neighbours"]]
     accountant = {"pld": "pld (privacy loss distributions)", "rdp": "rdp (Rényi)"}[result["accountant"]]
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
@@ -204,7 +203,7 @@ def _show(result: dict[str, Any]) -> None:
         ("δ", f"{result['delta']:g}"),
         ("noise", f"{result['noise_multiplier']:.6g} × the clip bound"),
         ("rounds", f"{result['rounds']} ({passes})"),
-        ("neighbours", neighbours),
+        ("neighbours", RELATIONS[result["neighbours"]]),
         ("event", result["description"]),
         ("accountant", accountant),
     ):

@@ -54,7 +54,9 @@ def plan(
     ] = None,
     neighbours: Annotated[
         Neighbours,
-        typer.Option(help="What is hidden: whether an example is there at all (add-remove), or what it says (replace-one)."),
+        typer.Option(
+            help="What is hidden: whether an example counts at all (add-remove), or what it says (replace-one). n is public."
+        ),
     ] = "add-remove",
     batches: Annotated[
         str | None,

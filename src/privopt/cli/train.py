@@ -56,7 +56,10 @@ def train(
         float | None, typer.Option(help="A public bound on the length of rows, for LIBSVM and npz files.")
     ] = None,
     neighbours: Annotated[
-        Neighbours, typer.Option(help="What is hidden: whether a row is there (add-remove), or what it says (replace-one).")
+        Neighbours,
+        typer.Option(
+            help="What is hidden: whether a row counts at all (add-remove), or what it says (replace-one). n is public."
+        ),
     ] = "add-remove",
     rounds: Annotated[
         int | None, typer.Option(help="Gradient steps. Default: a rule that needs no tuning, as for the next three.")

@@ -1,5 +1,6 @@
 """Private logistic regression, binary and multinomial."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -9,8 +10,14 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from privopt.errors import InputError
 from privopt.linear_model.base import PrivateLinearModel
+from privopt.linear_model.problem import Penalty
+from privopt.linear_model.scaling import Bounds
+from privopt.linear_model.training import classes_in_words
 from privopt.perexample.grads import Vector
 from privopt.perexample.losses import Logistic, Loss, Multinomial
+from privopt.privacy.accountants import Accountant
+from privopt.privacy.budget import Neighbours
+from privopt.privacy.ledger import Ledger
 
 
 class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]  # scikit-learn is untyped
@@ -19,15 +26,16 @@ class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[m
     Everything but `epsilon` may be left alone: the rest follows from public quantities by the rule in
     `privopt.linear_model.defaults`.
 
-    **Guarantee** The coefficients are (ε, δ)-DP for one example added or removed (or replaced). Query: the sum of per-example
-    gradients, each clipped to l2 norm `clip_bound`; Gaussian noise; full batches unless `batch_size` asks for Poisson ones.
-    Scales that `bounds` does not declare are estimated privately within the same budget. The class labels and the number of
-    rows are taken as public.
+    **Guarantee** The coefficients are (ε, δ)-DP for one example's contribution added or removed, or one example replaced, n being
+    public. Query: the sum of per-example gradients, each clipped to l2 norm `clip_bound`; Gaussian noise; full batches unless
+    `batch_size` asks for Poisson ones. Scales that `bounds` does not declare are estimated privately within the same budget. The
+    class labels are taken as public: those of `classes`, or those that occur in y.
 
     Parameters
     ----------
     epsilon, delta : the budget; `delta=None` is 1/(10 n), rounded down to a power of ten; 0 needs a method that can do so.
     bounds : what is publicly known of the rows: a number (their l2 norm), or a pair (low, high) of column ranges.
+    classes : the labels, declared. A row of another label has no gradient, n stays, and no error tells that there is one.
     alpha, penalty : strength and kind ("ridge" or "nonconvex") of a regulariser of the scaled coefficients, not the intercept.
     method, options : how to train (`privopt.recipes.METHODS`), and the method's own settings, by name.
     public : rows and targets (X, y) that are not private, for methods that use some.
@@ -41,16 +49,63 @@ class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[m
     (True, 3.0)
     """
 
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        *,
+        delta: float | None = None,
+        neighbours: Neighbours = "add-remove",
+        method: str = "dp-adam",
+        clip_bound: float | None = None,
+        rounds: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        bounds: Bounds = None,
+        classes: Sequence[Any] | None = None,
+        alpha: float = 0.0,
+        penalty: Penalty = "ridge",
+        fit_intercept: bool = True,
+        options: Mapping[str, Any] | None = None,
+        public: tuple[Any, Any] | None = None,
+        accountant: Accountant = "auto",
+        ledger: Ledger | None = None,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        super().__init__(
+            epsilon,
+            delta=delta,
+            neighbours=neighbours,
+            method=method,
+            clip_bound=clip_bound,
+            rounds=rounds,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            bounds=bounds,
+            alpha=alpha,
+            penalty=penalty,
+            fit_intercept=fit_intercept,
+            options=options,
+            public=public,
+            accountant=accountant,
+            ledger=ledger,
+            random_state=random_state,
+        )
+        self.classes = classes
+
     def fit(self, X: Any, y: Any) -> Self:
         """Train on the rows of X and their classes y."""
         X, y = self._validated(X, y)
-        check_classification_targets(y)
-        self.classes_, targets = np.unique(y, return_inverse=True)
+        declared = self.classes is not None
+        if not declared:
+            check_classification_targets(y)
+        found, places = np.unique(y, return_inverse=True)
+        self.classes_ = _distinct(self.classes, like=found) if declared else found
         if len(self.classes_) < 2:
-            raise InputError("y has one class only: a classifier needs at least two.")
-        trained = self._train(
-            X, targets.astype(X.dtype), self._loss, regression=False, assumed_public=[f"the {len(self.classes_)} class labels"]
-        )
+            raise InputError(f"{'classes' if declared else 'y'} has one class only: a classifier needs at least two.")
+        column = {label: float(place) for place, label in enumerate(self.classes_.tolist())}
+        targets = np.array([column.get(label, np.nan) for label in found.tolist()])[places]
+        public = classes_in_words(len(self.classes_), declared=declared)
+        trained = self._train(X, targets, self._loss, regression=False, assumed_public=[public])
         self.coef_, self.intercept_ = trained.slopes, trained.intercepts
         return self
 
@@ -86,3 +141,15 @@ class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[m
         """The most probable class of each row."""
         scores = self.decision_function(X)
         return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
+
+
+def _distinct(classes: Any, *, like: Vector) -> Vector:
+    """Declared labels in order, if they are of the kind that y holds: text, or numbers."""
+    labels = np.asarray(classes)
+    distinct = np.unique(labels)
+    if labels.ndim != 1 or len(distinct) < len(labels):
+        raise InputError("classes must be a list of the labels, each of them once.")
+    kinds = ["text" if kind in "OSU" else "numbers" for kind in (labels.dtype.kind, like.dtype.kind)]
+    if kinds[0] != kinds[1]:
+        raise InputError(f"classes are {kinds[0]}, but y holds {kinds[1]}: no row would have one of them.")
+    return distinct

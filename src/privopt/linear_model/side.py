@@ -103,7 +103,8 @@ def known(
         return _by_scale(matrix, settings, scales, outputs=loss.outputs, budget=budget, spending=spending, rng=rng)
     if public is None and method.private:
         return None
-    rows, answers = (matrix, targets) if public is None else (public.matrix, public.targets)
+    told = ~np.isnan(targets)
+    rows, answers = (matrix[told], targets[told]) if public is None else (public.matrix, public.targets)
     if sp.issparse(rows) and scales.frame.centre is not None:
         rows = sp.csr_array(rows).toarray()
     design = Design(rows, scales.frame)

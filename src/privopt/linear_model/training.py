@@ -79,7 +79,8 @@ def train(
 ) -> Trained:
     """A private linear model. `loss` is made for the scale of the target (1 for classification).
 
-    `encoded` rows were made by the caller, who knows where their bounds come from and says so in the two lists.
+    `encoded` rows were made by the caller, who knows where their bounds come from and says so in the two lists. A row of a class
+    that is not among those declared has the target NaN: no gradient and no loss, while n stays. Its columns count in surveys.
 
     **Guarantee** Everything measured on the data (scales that were not declared, then the gradient of every round) is planned
     within `budget`, together with what this run released before, and recorded in the ledger before it is used.
@@ -180,6 +181,11 @@ def train(
         },
     )
     return Trained(slopes * unit, intercepts * unit + shift, statement, result.rounds, result.stopped_early)
+
+
+def classes_in_words(count: int, *, declared: bool) -> str:
+    """How a statement names the classes of a target."""
+    return f"the {count} classes, {'as declared' if declared else 'read off the data'}"
 
 
 def one_release(budget: Budget) -> Callable[[float], DpEvent]:

@@ -5,7 +5,7 @@ example is added or removed. The bound may depend on what is already public, nev
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar, Literal, Protocol
@@ -14,12 +14,13 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from privopt.errors import CompositionError
+from privopt.needs import PREVIOUS_ITERATE, Needs, Offer, OracleNeed
 from privopt.perexample.grads import Array, Layered, PerExampleVectors
 from privopt.trajectory import Trajectory
 
 
 class Clip(Protocol):
-    """A bounded sum."""
+    """A bounded sum. What it needs beside the vectors, it declares: `privopt.needs`."""
 
     @property
     def order(self) -> Literal[1, 2]:
@@ -135,6 +136,10 @@ class per_layer:  # noqa: N801
         object.__setattr__(self, "bounds", dict(self.bounds))
 
     @property
+    def needs(self) -> Needs:
+        return frozenset({_Layers(tuple(self.bounds))})
+
+    @property
     def bound(self) -> float:
         return math.hypot(*self.bounds.values())
 
@@ -143,9 +148,7 @@ class per_layer:  # noqa: N801
 
     def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Array | None = None) -> Array:
         def weights(norms: Mapping[str, Any]) -> dict[str, Any]:
-            layers = {name: self._layer(name) for name in norms}
-            if unused := set(self.bounds) - set(layers.values()):
-                raise CompositionError(f"per_layer has bounds for {sorted(unused)}, which are no layers: {sorted(norms)} are.")
+            layers = _layers(norms, self.bounds)
             lengths = {layer: _length([norms[name] for name in norms if layers[name] == layer]) for layer in self.bounds}
             whole = _length(list(lengths.values()))  # a vector that is not finite in one layer is absent from all
             inside = {layer: _inside(length, self.bounds[layer], weight) for layer, length in lengths.items()}
@@ -155,11 +158,29 @@ class per_layer:  # noqa: N801
             return grads.fold_layers(weights, self.order, out)
         return grads.fold(lambda norms: weights({"": norms})[""], self.order, out)
 
-    def _layer(self, name: str) -> str:
-        fitting = [layer for layer in self.bounds if not layer or name == layer or name.startswith(f"{layer}.")]
-        if not fitting:
-            raise CompositionError(f"per_layer has no bound for {name or 'a model of one layer'}. Give each layer one, by name.")
-        return max(fitting, key=len)
+
+@dataclass(frozen=True)
+class _Layers(OracleNeed):
+    """Parameters that these names cover: all of them, and each name some."""
+
+    names: tuple[str, ...]
+
+    def missing(self, offer: Offer) -> str | None:
+        layers = _layers(offer.layers, self.names)
+        if bare := [name for name, layer in layers.items() if layer is None]:
+            return f"per_layer has no bound for {bare[0] or 'a model of one layer'}. Give each layer one, by name."
+        if unused := set(self.names) - set(layers.values()):
+            return f"per_layer has bounds for {sorted(unused)}, which are no layers: {sorted(offer.layers)} are."
+        return None
+
+
+def _layers(parameters: Iterable[str], names: Collection[str]) -> dict[str, Any]:
+    """The name that each parameter falls under: the longest that is its own or its module's; `None` if there is none."""
+
+    def fits(parameter: str, name: str) -> bool:
+        return not name or parameter == name or parameter.startswith(f"{name}.")
+
+    return {one: max((name for name in names if fits(one, name)), key=len, default=None) for one in parameters}
 
 
 @dataclass(frozen=True)
@@ -177,6 +198,7 @@ class l2_moved:  # noqa: N801
     rate: float
     most: float = math.inf
     order: ClassVar[Literal[1, 2]] = 2
+    needs: ClassVar[Needs] = frozenset({PREVIOUS_ITERATE})
 
     def __post_init__(self) -> None:
         _check(self.rate)
@@ -188,8 +210,6 @@ class l2_moved:  # noqa: N801
         return self.most  # until it is known how far the iterate moved
 
     def at(self, trajectory: Trajectory) -> l2:
-        if trajectory.previous is None:
-            raise CompositionError("l2_moved asks where the iterate was: say looks_back=True in the recipe.")
         xp = array_namespace(trajectory.current)
         return l2(min(self.rate * float(xp.linalg.vector_norm(trajectory.current - trajectory.previous)), self.most))
 

@@ -17,6 +17,7 @@ from privopt.measure.measurement import Carry, Noisy
 from privopt.measure.mechanisms import gaussian_pool, noisy_min
 from privopt.measure.queries import gradient
 from privopt.measure.randomness import Rng
+from privopt.needs import EVERY_ROUND, Needs, Offer, OracleNeed, needs_of
 from privopt.perexample.grads import Array, Objective, Oracle, Vector
 from privopt.privacy.events import DpEvent, compose
 from privopt.trajectory import Trajectory
@@ -69,14 +70,16 @@ class LineSearch:
         if self.candidates < 1:
             raise CompositionError(f"there is at least one step to try, not {self.candidates}.")
 
+    @property
+    def needs(self) -> Needs:
+        return needs_of(self.regularizer) | {_Losses(), EVERY_ROUND}
+
     def event(self, round_: int) -> DpEvent:
         """What this round will cost: known before any data are read."""
         return self.selection.event if round_ else compose([self.pool.event, self.selection.event])
 
     def measure(self, oracle: Oracle, at: Trajectory, round_: int, rng: Rng, carry: Carry = {}) -> Noisy:  # noqa: B006
         """The step, to be subtracted from the iterate; all that is carried is private already."""
-        if not hasattr(oracle, "losses"):
-            raise CompositionError("a line search compares losses, but this oracle knows gradients only.")
         if round_ and not carry:
             raise CompositionError("a line search pays for its gradients in round 0, so it begins there.")
         state = _State(**carry) if round_ else _State(0.0, self.first_share, 0.0, 0 * at.current, self.longest, 0.0, 0)
@@ -119,6 +122,14 @@ class LineSearch:
         if moves % SETTLE == 0:
             longest, recent = min(MARGIN * recent, self.longest), 0.0
         return _State(state.spent, state.share, 0.0, state.gradient, longest, recent, moves)
+
+
+@dataclass(frozen=True)
+class _Losses(OracleNeed):
+    """The loss of each example."""
+
+    def missing(self, offer: Offer) -> str | None:
+        return None if offer.losses else "a line search compares losses, but this oracle knows gradients only: see `Objective`."
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from privopt.measure.mechanisms import Mechanism
 from privopt.measure.queries import Term
 from privopt.measure.randomness import Rng, Sum
 from privopt.measure.samplers import Sampler
+from privopt.needs import Needs, needs_of
 from privopt.perexample.grads import Array, Oracle, PerExampleGrads, Rows
 from privopt.privacy.events import DpEvent
 from privopt.trajectory import Trajectory
@@ -25,7 +26,10 @@ class Noisy(NamedTuple):
 
 
 class Measuring(Protocol):
-    """What a round asks. A `Measurement`, or an answer of another kind: a solution that is stable, a noisy choice."""
+    """What a round asks. A `Measurement`, or an answer of another kind: a solution that is stable, a noisy choice.
+
+    What it needs of other slots and of the oracle, it declares: `privopt.needs`.
+    """
 
     def event(self, round_: int) -> DpEvent:
         """What this round will cost: known before any data are read."""
@@ -68,6 +72,10 @@ class Measurement:
                 raise CompositionError(
                     f"{kind} hides an l{self.mechanism.order} change, but the clip bounds l{term.clip.order}. Use {fit}."
                 )
+
+    @property
+    def needs(self) -> Needs:
+        return needs_of(self.sampler, *self.terms)
 
     @property
     def bound(self) -> float:

@@ -1,17 +1,19 @@
 """Queries: one vector per example, asked at points that are already public."""
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from privopt.errors import CompositionError
 from privopt.measure.clips import Clip
+from privopt.needs import MOMENTUM, PREVIOUS_ITERATE, SCALE, Needs, needs_of
 from privopt.perexample.grads import Oracle, PerExampleVectors, Rows
 from privopt.trajectory import Trajectory
 
 
 class Query(Protocol):
-    """What is asked of each example."""
+    """What is asked of each example. What it needs beside their gradients, it declares: `privopt.needs`."""
 
     def __call__(self, oracle: Oracle, rows: Rows, at: Trajectory) -> PerExampleVectors:
         """The vectors of these rows."""
@@ -29,6 +31,18 @@ class Term:
     weight: float
     query: Query
     clip: Clip
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.weight):
+            raise CompositionError(f"the weight of a query is a finite number, not {self.weight}.")
+        if PREVIOUS_ITERATE in needs_of(self.clip) - needs_of(self.query):
+            raise CompositionError("l2_moved bounds how gradients change: use it with gradient_difference(), and l2 with others.")
+        if self.clip.order == 1 and MOMENTUM in self.needs:
+            raise CompositionError("l1 norms of gradients that a momentum is mixed into have no closed form. Use an l2 clip.")
+
+    @property
+    def needs(self) -> Needs:
+        return needs_of(self.query, self.clip)
 
     def __rmul__(self, factor: float) -> "Term":
         return Term(factor * self.weight, self.query, self.clip)
@@ -65,26 +79,28 @@ class gradient(_Clippable):  # noqa: N801  # a constructor that reads as a phras
 class gradient_difference(_Clippable):  # noqa: N801
     """∇fᵢ(θ) − ∇fᵢ(θ′), of the same examples at the current iterate and at the one before."""
 
+    needs: ClassVar[Needs] = frozenset({PREVIOUS_ITERATE})
+
     def __call__(self, oracle: Oracle, rows: Rows, at: Trajectory) -> PerExampleVectors:
-        if at.previous is None:
-            raise CompositionError("gradient_difference asks where the iterate was: say looks_back=True in the recipe.")
         return oracle(at.current, rows).minus(oracle(at.previous, rows))
 
 
 @dataclass(frozen=True)
 class preconditioned_gradient(_Clippable):  # noqa: N801
-    """(β ∇fᵢ(θ) + (1 − β) M)/A, with the scale A and the momentum M of public side information; ∇fᵢ(θ) where there is none.
+    """(β ∇fᵢ(θ) + (1 − β) M)/A, with the scale A and the momentum M of side information; ∇fᵢ(θ) in rounds without a scale.
 
     A and M are the same for all examples and depend on none of them, so a clip of the result bounds what one example does.
     """
 
     weight: float = field(default=1.0)  # β
 
+    @property
+    def needs(self) -> Needs:
+        return frozenset({SCALE} if self.weight == 1 else {SCALE, MOMENTUM})
+
     def __call__(self, oracle: Oracle, rows: Rows, at: Trajectory) -> PerExampleVectors:
         grads, (_, scale, momentum) = oracle(at.current, rows), at.known
         if scale is None:
             return grads
-        if self.weight != 1 and momentum is None:
-            raise CompositionError(f"preconditioned_gradient({self.weight}) mixes in a public momentum, but none is known.")
         grads = grads.scaled(self.weight / scale)
         return grads if self.weight == 1 else grads.shifted(momentum / scale, 1 - self.weight)

@@ -13,6 +13,7 @@ import numpy as np
 
 from privopt.errors import CompositionError
 from privopt.measure.randomness import KEY_BITS, Rng, keyed
+from privopt.needs import Needs, Offer, OracleNeed
 from privopt.perexample.grads import Rows, Vector
 from privopt.privacy.events import DpEvent, NoOpDpEvent, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent
 
@@ -83,9 +84,13 @@ class fixed_size:  # noqa: N801
         if not 0 < self.batch_size <= self.size:
             raise CompositionError(f"fixed_size({self.batch_size}, {self.size}): a batch holds 1 … {self.size} rows.")
 
+    @property
+    def needs(self) -> Needs:
+        return frozenset({_Rows(self.size)})
+
     def draw(self, size: int, round_: int, rng: Rng) -> Rows:
-        if size != self.size:
-            raise CompositionError(f"fixed_size was planned for {self.size} rows, but there are {size}.")
+        if reason := _Rows(self.size).missing(Offer(size)):
+            raise CompositionError(reason)
         return rng.choice(size, self.batch_size, replace=False, shuffle=False)
 
     def expected(self, size: int) -> float:
@@ -93,6 +98,16 @@ class fixed_size:  # noqa: N801
 
     def amplify(self, event: DpEvent, round_: int) -> DpEvent:
         return SampledWithoutReplacementDpEvent(self.size, self.batch_size, event)
+
+
+@dataclass(frozen=True)
+class _Rows(OracleNeed):
+    """So many rows."""
+
+    size: int
+
+    def missing(self, offer: Offer) -> str | None:
+        return None if offer.size == self.size else f"fixed_size was planned for {self.size} rows, but there are {offer.size}."
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from privopt.measure.mechanisms import above_threshold, laplace
 from privopt.measure.queries import Term
 from privopt.measure.randomness import Rng
 from privopt.measure.samplers import Sampler, full_batch
+from privopt.needs import EVERY_ROUND, PUBLIC_GRADIENT, Needs, needs_of
 from privopt.perexample.grads import Oracle
 from privopt.privacy.events import DpEvent, NoOpDpEvent, SelfComposedDpEvent, compose
 from privopt.trajectory import Trajectory
@@ -65,6 +66,10 @@ class SparseVector:
         if self.afterwards not in ("public", "stop"):
             raise CompositionError(f"afterwards is {self.afterwards!r}; it is 'public' or 'stop'.")
 
+    @property
+    def needs(self) -> Needs:
+        return needs_of(self.term) | {PUBLIC_GRADIENT, EVERY_ROUND}
+
     def event(self, round_: int) -> DpEvent:
         """What this round will cost: known before any data are read."""
         if round_:
@@ -75,8 +80,6 @@ class SparseVector:
     def measure(self, oracle: Oracle, at: Trajectory, round_: int, rng: Rng, carry: Carry = {}) -> Noisy:  # noqa: B006
         """Compare, and answer by public or by private data."""
         public, event = at.known.gradient, self.event(round_)
-        if public is None:
-            raise CompositionError("a sparse vector compares with a public gradient, but none is known.")
         if round_ == 0:
             carry = {"left": self.answers, "noise_multiplier": self.noise_multiplier}
         if carry.get("noise_multiplier") != self.noise_multiplier:

@@ -15,6 +15,7 @@ from privopt.measure.clips import l2
 from privopt.measure.measurement import Carry, Noisy
 from privopt.measure.mechanisms import Mechanism
 from privopt.measure.randomness import Rng
+from privopt.needs import Needs, Offer, OracleNeed, check_oracle
 from privopt.perexample.grads import Oracle
 from privopt.privacy.events import DpEvent
 from privopt.trajectory import Trajectory
@@ -91,6 +92,10 @@ class stable_solution:  # noqa: N801  # a constructor that reads as a phrase
         """2/(β + 2μ); half of that in the paper."""
         return (2 if self.sensitivity == "tight" else 1) / (self.smoothness + 2 * self.strong_convexity)
 
+    @property
+    def needs(self) -> Needs:
+        return frozenset({_Constants(self.lipschitz, self.smoothness)})
+
     def bound(self, size: int) -> float:
         """How far one example, added or removed, moves where descent ends."""
         convexity, share = self.strong_convexity, self.learning_rate * self.strong_convexity
@@ -109,20 +114,28 @@ class stable_solution:  # noqa: N801  # a constructor that reads as a phrase
 
     def measure(self, oracle: Oracle, at: Trajectory, round_: int, rng: Rng, carry: Carry = {}) -> Noisy:  # noqa: B006
         """Descend, then hide."""
-        self._check(oracle)
+        check_oracle(self.needs, Offer.of(oracle))  # here, too: an oracle without the constants would be answered silently
         cut, end = l2(self.lipschitz), at.current
         for _ in range(self.steps):
             gradient = cut.sum(oracle(end, None)) / oracle.size + self.strong_convexity * end
             end = end - self.learning_rate * gradient
         return Noisy(self.mechanism.release(at.current - end, self.bound(oracle.size), rng), self.event(round_))
 
-    def _check(self, oracle: Oracle) -> None:
-        """Refuse an oracle that does not promise the constants; nothing has been read yet."""
+
+@dataclass(frozen=True)
+class _Constants(OracleNeed):
+    """Losses that are no steeper, and bend no faster, than planned."""
+
+    lipschitz: float
+    smoothness: float
+
+    def missing(self, offer: Offer) -> str | None:
         for name in ("lipschitz", "smoothness"):
-            promised, assumed = getattr(oracle, name, math.inf), getattr(self, name)
+            promised, assumed = getattr(offer, name), getattr(self, name)
             if not promised <= assumed * (1 + SLACK):
-                raise CompositionError(
+                return (
                     f"a stable solution was planned for {name} {assumed:.6g}, but this oracle promises {promised:.6g}: the plan "
                     "does not bound what one example can do. Linear models on a LimitedDesign have finite constants, with the "
                     "logistic, multinomial or Huber loss; squared loss and networks have none."
                 )
+        return None

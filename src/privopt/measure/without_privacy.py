@@ -12,6 +12,7 @@ from privopt.measure.measurement import Carry, Measurement, Noisy
 from privopt.measure.queries import Query, gradient
 from privopt.measure.randomness import Rng
 from privopt.measure.samplers import Sampler
+from privopt.needs import SCALE, Needs, needs_of
 from privopt.perexample.grads import Oracle
 from privopt.privacy.events import DpEvent, NonPrivateDpEvent
 from privopt.trajectory import Trajectory
@@ -23,6 +24,10 @@ class in_the_clear:  # noqa: N801  # a constructor that reads as a phrase
 
     sampler: Sampler
     query: Query
+
+    @property
+    def needs(self) -> Needs:
+        return needs_of(self.sampler, self.query)
 
     def event(self, round_: int) -> DpEvent:
         return NonPrivateDpEvent()
@@ -43,6 +48,10 @@ class by_clean_scale:  # noqa: N801
     sampler: Sampler
     decay: float = 0.9
     stability: float = 1e-5
+
+    @property
+    def needs(self) -> Needs:
+        return needs_of(self.measurement, self.sampler) - {SCALE}
 
     def event(self, round_: int) -> DpEvent:
         return NonPrivateDpEvent()

@@ -16,15 +16,16 @@ from torch.utils.data import TensorDataset
 from privopt.checkpoint import Checkpoint
 from privopt.errors import InputError
 from privopt.loop import Result, run, warn_of_early_end
-from privopt.measure.clips import Clip, as_clip
+from privopt.measure.clips import Clip
 from privopt.measure.randomness import SOURCE, Rng, generator
+from privopt.needs import Offer
 from privopt.nets.data import as_dataset, as_model, fingerprint, first_of, pairs, physical_batch_size
 from privopt.nets.dropout import Dropout
 from privopt.nets.mode import training
 from privopt.nets.plan import check_given, noise_for, schedule
 from privopt.nets.public import PublicExamples, described
 from privopt.nets.public_loss import public_loss
-from privopt.perexample.torch import TorchGrads, TorchOracle
+from privopt.perexample.torch import TorchOracle
 from privopt.perexample.torch.draws import Draws
 from privopt.postprocess.release import ReleaseRule, last
 from privopt.postprocess.schedules import Schedule
@@ -160,11 +161,11 @@ def fit(
         return dp_sgd(rounds=planned.rounds, noise_multiplier=noise, clip_bound=1.0, learning_rate=1.0, sampling=sampling)
 
     oracle = _oracle(as_model(model), loss, data, physical_batch_size)  # what is wrong with them is found here
-    as_clip(clip_bound).sum(TorchGrads(oracle.layout, {}, 0))  # … and layers that do not fit the model, here
     if known is not None and "public" in parameters:
         side["public"] = PublicExamples(oracle, known)
         if "stability" not in (options or {}):
             side["stability"] = least_seen(seen_sizes(side["public"], oracle.flat.vector))
+    recipe(1.0).check(Offer.of(oracle), oracle.layout.flat())  # what does not fit the model is found here
     with preparing(progress):
         noise = noise_for(recipe if chosen.private else as_if_private, budget, accountant)
     rng = generator(seed)
@@ -198,7 +199,10 @@ def fit(
         released="the parameters of a network",
         accountant=accountant,
         examples=planned.size,
-        assumed_public=[f"the number of examples ({planned.size})", "the model, its start values and the settings"],
+        assumed_public=[
+            f"the number of examples ({planned.size}), their shapes and types",
+            "the model, its start values and the settings",
+        ],
         public_data=[] if named is None else [named],
         noise=SOURCE if seed is None else None,
         seeded=seed is not None,
@@ -266,7 +270,7 @@ class _Repeatable:
 
     def __init__(self, oracle: TorchOracle, dropout: Dropout) -> None:
         self._oracle, self._dropout = oracle, dropout
-        self.round, self.size = 0, oracle.size
+        self.round, self.size, self.dimension, self.layers = 0, oracle.size, oracle.dimension, oracle.layers
 
     def __call__(self, parameters: Any, rows: Any) -> Any:
         self._dropout.begin(self.round)

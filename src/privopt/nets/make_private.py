@@ -17,6 +17,7 @@ from privopt.measure.measurement import Measurement
 from privopt.measure.mechanisms import gaussian
 from privopt.measure.open_round import OpenRound
 from privopt.measure.queries import gradient
+from privopt.needs import Offer, check_oracle, check_slots
 from privopt.nets.attached import Attached
 from privopt.nets.data import as_dataset, as_model, content, first_of, physical_batch_size, values
 from privopt.nets.dropout import Dropout
@@ -103,7 +104,6 @@ class Private:
         _check_optimizer(optimizer, self._layout)
         self._chunk = chunk or self._measured_chunk()
         clip = as_clip(clip_bound)
-        clip.sum(TorchGrads(self._layout, {}, 0))  # layers that do not fit the model are found here
 
         def measurement(noise: float) -> Measurement:
             return Measurement(planned.sampler, [gradient() @ clip], gaussian(noise))
@@ -111,6 +111,9 @@ class Private:
         def event(noise: float) -> Any:
             return compose(measurement(noise).event(round_) for round_ in range(planned.rounds))
 
+        needs = measurement(1.0).needs
+        check_slots(needs, frozenset(), "a training loop of your own")
+        check_oracle(needs, Offer(planned.size, self._layout.size, tuple(self._layout.parameters)))
         self._clip = clip
         self.noise_multiplier = calibrate(event, budget, accountant=accountant)
         self._measurement = measurement(self.noise_multiplier)
@@ -221,7 +224,7 @@ class Private:
             accountant=self._accountant,
             examples=self._planned.size,
             assumed_public=[
-                f"the number of examples ({self._planned.size})",
+                f"the number of examples ({self._planned.size}), their shapes and types",
                 "the model, its start values, the optimizer and the settings",
             ],
             noise=None if self._seeded else randomness.SOURCE,

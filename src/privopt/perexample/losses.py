@@ -1,4 +1,7 @@
-"""Losses of linear models, by their residual: the derivative of one example's loss with respect to its scores."""
+"""Losses of linear models, by their residual: the derivative of one example's loss with respect to its scores.
+
+An example whose target is NaN has neither a loss nor a residual: both are NaN, so that clips leave it out.
+"""
 
 import math
 from dataclasses import dataclass
@@ -68,11 +71,13 @@ class Multinomial:
 
     def residuals(self, scores: Vector, targets: Vector) -> Vector:
         residuals: Vector = softmax(scores, axis=1)
-        residuals[np.arange(len(targets)), targets.astype(int)] -= 1.0
+        residuals[np.arange(len(targets)), _places(targets)] -= 1.0
+        residuals[np.isnan(targets)] = np.nan
         return residuals
 
     def values(self, scores: Vector, targets: Vector) -> Vector:
-        losses: Vector = -log_softmax(scores, axis=1)[np.arange(len(targets)), targets.astype(int)]
+        losses: Vector = -log_softmax(scores, axis=1)[np.arange(len(targets)), _places(targets)]
+        losses[np.isnan(targets)] = np.nan
         return losses
 
 
@@ -110,3 +115,8 @@ class Huber:
         distance = np.abs(scores - targets)
         losses: Vector = np.where(distance <= self.threshold, distance**2 / 2, self.threshold * (distance - self.threshold / 2))
         return losses
+
+
+def _places(targets: Vector) -> Vector:
+    """The column of each target's class; any, for one that has none."""
+    return np.nan_to_num(targets).astype(int)

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from privopt.errors import CompositionError
+from privopt.needs import Needs, length_of
 
 
 class Regularizer(Protocol):
@@ -27,6 +28,10 @@ class ridge:  # noqa: N801  # a constructor that reads as a phrase
     strength: float
     mask: Any = 1.0
 
+    @property
+    def needs(self) -> Needs:
+        return length_of(self.mask, "the mask of ridge")
+
     def value(self, parameters: Any) -> float:
         return self.strength / 2 * float((self.mask * parameters**2).sum())
 
@@ -40,6 +45,10 @@ class nonconvex:  # noqa: N801
 
     strength: float
     mask: Any = 1.0
+
+    @property
+    def needs(self) -> Needs:
+        return length_of(self.mask, "the mask of nonconvex")
 
     def value(self, parameters: Any) -> float:
         return self.strength * float((self.mask * parameters**2 / (1 + parameters**2)).sum())

@@ -1,11 +1,13 @@
 """Release rules: which iterate leaves. All iterates are private already, so choosing among them is free."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from privopt.errors import CompositionError
 from privopt.trajectory import copied
 
 State = dict[str, Any]
@@ -73,6 +75,10 @@ class random_round(_Last):  # noqa: N801
     """
 
     weights: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.weights is not None and not (all(0 <= weight < math.inf for weight in self.weights) and any(self.weights)):
+            raise CompositionError("random_round(weights): each weight is a finite number ≥ 0, and one of them is > 0.")
 
     def start(self, parameters: Any, rounds: int, rng: np.random.Generator) -> State:
         if self.weights is None:

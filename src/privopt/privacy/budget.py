@@ -9,16 +9,22 @@ from typing import Literal
 from privopt.errors import InputError, PrivoptWarning
 
 Neighbours = Literal["add-remove", "replace-one"]
-Unit = Literal["example", "user"]
+Unit = Literal["example"]
+RELATIONS: dict[Neighbours, str] = {
+    "add-remove": "one example's contribution added or removed while the number of examples stays public (zero-out)",
+    "replace-one": "one example replaced by another, while the number of examples stays public",
+}
 
 
 @dataclass(frozen=True)
 class Budget:
     """An (ε, δ) guarantee, the neighbours it speaks of and the unit that it protects.
 
-    **Guarantee** Whatever one unit's data are, adding or removing them (or, with `"replace-one"`, changing them) multiplies
-    the probability of any outcome by at most e^ε, but for an exception of probability at most δ. The unit is whatever one example
-    of the oracle stands for: `"user"` is right only if all of a user's rows are one example.
+    **Guarantee** On neighbouring data sets the probability of any outcome differs by a factor of at most e^ε, but for an
+    exception of probability at most δ. Both data sets have the same n, which is public: means are divided by n, or by a share of
+    it. With `"add-remove"`, one of them lacks what one example contributes, as if a row that counts for nothing stood in its
+    place. That relation is known as zero-out (Kairouz et al., Practical and Private (Deep) Learning without Sampling or
+    Shuffling). With `"replace-one"`, one example differs. The unit is one example, for that is what is clipped and sampled.
 
     >>> Budget(1.0, 1e-6)
     Budget(epsilon=1.0, delta=1e-06, neighbours='add-remove', unit='example')
@@ -36,8 +42,11 @@ class Budget:
             raise InputError(f"delta is {self.delta!r}, but it is a probability: 0 ≤ delta < 1, and below 1/n to mean anything.")
         if self.neighbours not in ("add-remove", "replace-one"):
             raise InputError(f"neighbours is {self.neighbours!r}; it is 'add-remove' or 'replace-one'.")
-        if self.unit not in ("example", "user"):
-            raise InputError(f"unit is {self.unit!r}; it is 'example' or 'user'.")
+        if self.unit != "example":
+            raise InputError(
+                f"unit is {self.unit!r}, but it is 'example': each example is clipped and sampled by itself, so no more can be "
+                "promised. To protect people who have several rows, make one row of all that a person has, before training."
+            )
 
 
 def default_delta(size: int) -> float:

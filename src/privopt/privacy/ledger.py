@@ -199,6 +199,8 @@ class Ledger:
                     self._entries.append(Entry(body["run"], from_json(body["event"]), int(body["count"])))
             except (KeyError, TypeError) as error:
                 raise LedgerError(f"{path} is damaged at line {number}: {error}. Nothing was changed.") from error
+            except InputError as error:
+                raise LedgerError(f"{path} has a budget that cannot be kept: {error} Nothing was changed.") from error
 
     def _write(self, path: Path, bodies: list[dict[str, Any]]) -> None:
         tip, block = self._tip, b""

@@ -8,12 +8,16 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from privopt.privacy.accountants import Accountant, choose, epsilon
-from privopt.privacy.budget import Budget, cautions
+from privopt.privacy.budget import RELATIONS, Budget, cautions
 from privopt.privacy.events import DpEvent, atoms, describe, from_json, to_json
 from privopt.privacy.ledger import Ledger
 
 NO_GUARANTEE = "This release has NO GUARANTEE: it is not private (ε = inf). Whoever has it may learn anything about any example."
+UNIT = "one example (row)"
 NOT_COVERED = (
+    "people with several rows: the guarantee is for one row, and weaker for all rows of a person",
+    "steps before this one that look at the data: scalers, encoders, feature selection, imputation",
+    "what is read off the data for free: the classes, the task and column types, unless declared; that an error was raised",
     "choosing settings or methods by looking at results on these data",
     "scores measured on these data and shown to anyone (they are releases of their own)",
     "floating-point side channels of the noise, and the time that training took",
@@ -61,11 +65,11 @@ class Statement:
 
     def text(self) -> str:
         """The guarantee in words."""
-        change = "added or removed" if self.budget.neighbours == "add-remove" else "replaced"
         if self.private:
             claim = [
                 f"This release is (ε = {self.epsilon:.4g}, δ = {self.budget.delta:.3g})-differentially private.",
-                f"Unit: one {self.budget.unit}, {change}. Planned budget: ε = {self.budget.epsilon:.4g}.",
+                f"Unit: {UNIT}. Planned budget: ε = {self.budget.epsilon:.4g}.",
+                f"Neighbours: {RELATIONS[self.budget.neighbours]}.",
             ]
             if self.examples is not None:
                 claim += [f"CAUTION: {caution}" for caution in cautions(self.budget.delta, self.examples)]
@@ -103,6 +107,8 @@ class Statement:
         """All of it, for machines; `from_json` reads it back."""
         return {
             "epsilon": self.epsilon if self.private else None,
+            "unit": UNIT,
+            "neighbours": RELATIONS[self.budget.neighbours],
             "budget": asdict(self.budget),
             "event": to_json(self.event),
             "released": self.released,

@@ -59,4 +59,4 @@ def dp_srm(
     change = Measurement(sampling, [refresh * whole, (1 - refresh) * moved], noise)  # lines 6–8
     update = sgd(learning_rate, longest_step)  # line 5
     estimate = recursive_momentum(carry=1 - refresh)
-    return Recipe(rounds, first(anchor, then=change), update, release, regularizer, estimate=estimate, looks_back=True)
+    return Recipe(rounds, first(anchor, then=change), update, release, regularizer, estimate=estimate)

@@ -59,5 +59,4 @@ def spiderboost(
         release,
         regularizer,
         estimate=recursive_momentum(carry=lambda round_: float(round_ % period > 0)),
-        looks_back=True,
     )

@@ -31,6 +31,7 @@ from privopt.recipe import Recipe
 from privopt.recipes import method as method_of
 
 THRESHOLD = 0.2  # of Huber's loss, for targets on [−1, 1]
+IGNORED = nn.CrossEntropyLoss().ignore_index  # the label of a row whose class is not listed
 
 
 def train_network(
@@ -165,7 +166,7 @@ def train_network(
 def _learning(targets: Vector, classes: int, shift: float, unit: float) -> tuple[Target, nn.Module, torch.Tensor]:
     """What the rule knows of the target, its loss, and the targets as the loss wants them."""
     if classes > 2:
-        return multiclass(classes), nn.CrossEntropyLoss(), torch.from_numpy(targets.astype(np.int64))
+        return multiclass(classes), nn.CrossEntropyLoss(), torch.from_numpy(np.nan_to_num(targets, nan=IGNORED).astype(np.int64))
     with np.errstate(all="ignore"):  # a warning would tell something about the data
         values = torch.from_numpy(((targets - shift) / unit).astype(np.float32))[:, None]
     return (binary(), nn.BCEWithLogitsLoss(), values) if classes else (amount(THRESHOLD), nn.HuberLoss(delta=THRESHOLD), values)

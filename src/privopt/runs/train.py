@@ -25,7 +25,7 @@ from privopt.linear_model import side
 from privopt.linear_model.refusals import check, check_settings
 from privopt.linear_model.scaling import RANGES_SHARE, share_of
 from privopt.linear_model.side import PublicTable
-from privopt.linear_model.training import Observer, drowned, train
+from privopt.linear_model.training import Observer, classes_in_words, drowned, train
 from privopt.measure import survey
 from privopt.measure.randomness import Rng, generator
 from privopt.perexample.grads import Vector
@@ -196,9 +196,7 @@ def _classes(target: Vector, schema: Schema | None) -> tuple[tuple[str, ...], Ve
     if len(known) > MOST_CLASSES:
         raise InputError(f"the target has more than {MOST_CLASSES} classes. If it is a number to predict, say --task regress.")
     places = datasets.codes(target, known)
-    if (places < 0).any():
-        raise InputError(f"the target holds classes that the schema does not list; it lists {', '.join(known)}.")
-    return known, places.astype(float)
+    return known, np.where(places < 0, np.nan, places)  # an error would tell that a row has a class that is not listed
 
 
 def _numbers(target: Vector) -> Vector:
@@ -243,8 +241,10 @@ def _train(prepared: _Prepared, folder: RunFolder, observer: Observer | None) ->
             assert rows is not None
             beside = PublicTable(order.public.name, rows, answers)
         if prepared.task == "classify":
-            listed = "listed in the schema" if order.schema is not None and order.schema.classes else "as the target names them"
-            public.append(f"the {len(prepared.classes)} classes, {listed}")
+            declared = order.schema is not None and bool(order.schema.classes)
+            public.append(classes_in_words(len(prepared.classes), declared=declared))
+        if order.task is None and (order.schema is None or not (order.schema.classes or order.schema.target)):
+            public.append(f"the task ({prepared.task}), read off the data")
         if order.schema is not None and order.schema.target is not None:
             settings = replace(settings, target_bounds=(order.schema.target.low, order.schema.target.high))
             public.append("the range of the target that the schema declares")

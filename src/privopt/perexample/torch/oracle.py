@@ -101,6 +101,16 @@ class TorchOracle:
         return self._size
 
     @property
+    def dimension(self) -> int:
+        """How many parameters there are."""
+        return self.layout.size
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The names of the parameters."""
+        return tuple(self.layout.parameters)
+
+    @property
     def flat(self) -> FlatParameters:
         """θ: the model's trainable parameters as one vector, of which they become views."""
         if not isinstance(self.layout, FlatParameters):

@@ -1,11 +1,12 @@
 """A preconditioner from private answers: late, but with less noise than any of them."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from array_api_compat import array_namespace
 
 from privopt.errors import CompositionError
+from privopt.needs import SCALE, Need
 from privopt.postprocess.side_information.slot import State
 from privopt.trajectory import NOTHING, Known
 
@@ -20,6 +21,7 @@ class delayed_preconditioner:  # noqa: N801  # a constructor that reads as a phr
     phase: int
     decay: float = 0.9
     stability: float = 1e-8
+    offers: ClassVar[frozenset[Need]] = frozenset({SCALE})  # in some rounds
 
     def __post_init__(self) -> None:
         if self.phase < 1:

@@ -5,10 +5,11 @@ alone, so a run that is resumed sees the same ones.
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from array_api_compat import array_namespace
 
+from privopt.needs import MOMENTUM, PUBLIC_GRADIENT, SCALE, Need
 from privopt.postprocess.side_information.slot import State, Unmoved
 from privopt.trajectory import Known
 
@@ -31,6 +32,7 @@ class public_gradient(Unmoved):  # noqa: N801  # a constructor that reads as a p
     """ĝ itself."""
 
     gradient: PublicGradient
+    offers: ClassVar[frozenset[Need]] = frozenset({PUBLIC_GRADIENT})
 
     def at(self, parameters: Any, state: State, round_: int) -> tuple[Known, State]:
         return Known(gradient=self.gradient(parameters, round_)), state
@@ -43,6 +45,7 @@ class public_rms(Unmoved):  # noqa: N801
     gradient: PublicGradient
     decay: float = 0.9
     stability: float = 1e-5
+    offers: ClassVar[frozenset[Need]] = frozenset({PUBLIC_GRADIENT, SCALE})
 
     def start(self, parameters: Any) -> State:
         return {"second": 0 * parameters}
@@ -59,6 +62,7 @@ class public_sum(Unmoved):  # noqa: N801
 
     gradient: PublicGradient
     stability: float = 1e-5
+    offers: ClassVar[frozenset[Need]] = frozenset({PUBLIC_GRADIENT, SCALE})
 
     def start(self, parameters: Any) -> State:
         return {"second": 0 * parameters}
@@ -77,6 +81,7 @@ class public_moments(Unmoved):  # noqa: N801
     first_decay: float = 0.9
     decay: float = 0.9
     stability: float = 1e-5
+    offers: ClassVar[frozenset[Need]] = frozenset({PUBLIC_GRADIENT, SCALE, MOMENTUM})
 
     def start(self, parameters: Any) -> State:
         return {"first": 0 * parameters, "second": 0 * parameters}

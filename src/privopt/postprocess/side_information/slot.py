@@ -9,7 +9,7 @@ State = dict[str, Any]  # arrays by name, so that it can be saved
 
 
 class SideInformation(Protocol):
-    """What is known."""
+    """What is known. Which of it (a public gradient, a scale, a momentum), it declares as `offers`: `privopt.needs`."""
 
     def start(self, parameters: Any) -> State:
         """The memory before the first round."""

@@ -7,6 +7,7 @@ from typing import Any
 from array_api_compat import array_namespace
 
 from privopt.errors import CompositionError
+from privopt.needs import Needs, needs_of
 from privopt.postprocess.updates.rule import State, Step, UpdateRule
 from privopt.trajectory import NOTHING, Known
 
@@ -21,6 +22,10 @@ class projected:  # noqa: N801  # a constructor that reads as a phrase
     def __post_init__(self) -> None:
         if not 0 < self.radius < math.inf:
             raise CompositionError(f"radius is {self.radius}, but a ball has a finite radius > 0.")
+
+    @property
+    def needs(self) -> Needs:
+        return needs_of(self.rule)
 
     def start(self, parameters: Any) -> State:
         return {**self.rule.start(parameters), "moved": 0 * parameters}

@@ -4,7 +4,6 @@ from typing import Any, NamedTuple, Protocol
 
 from array_api_compat import is_torch_array
 
-from privopt.errors import CompositionError
 from privopt.trajectory import NOTHING, Known
 
 State = dict[str, Any]  # arrays by name; an empty one for a rule without memory
@@ -31,7 +30,7 @@ class Step(NamedTuple):
 
 
 class UpdateRule(Protocol):
-    """What to do with the answer of a round."""
+    """What to do with the answer of a round. What it needs beside the answer, it declares: `privopt.needs`."""
 
     def start(self, parameters: Any) -> State:
         """The memory before the first round; it depends on the shape of the parameters only."""
@@ -40,10 +39,3 @@ class UpdateRule(Protocol):
     def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Step, State]:
         """Where to go from the iterate, and the memory after; `known` is the side information of the round."""
         ...
-
-
-def public(known: Known) -> Any:
-    """The public gradient of the round, for rules that need one."""
-    if known.gradient is None:
-        raise CompositionError("this update rule steps by public gradients, but the recipe's side information knows none.")
-    return known.gradient

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from privopt.postprocess.updates.rule import State, Step, UpdateRule, public
+from privopt.needs import PUBLIC_GRADIENT, Needs, needs_of
+from privopt.postprocess.updates.rule import State, Step, UpdateRule
 from privopt.trajectory import NOTHING, Known
 
 
@@ -15,12 +16,16 @@ class warm_up:  # noqa: N801  # a constructor that reads as a phrase
     first: UpdateRule
     then: UpdateRule
 
+    @property
+    def needs(self) -> Needs:
+        return needs_of(self.first, self.then) | {PUBLIC_GRADIENT}
+
     def start(self, parameters: Any) -> State:
         return _named("first", self.first.start(parameters)) | _named("then", self.then.start(parameters))
 
     def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Step, State]:
         if round_ < self.rounds:
-            step, memory = self.first.step(direction + public(known), _part("first", state), round_, known)
+            step, memory = self.first.step(direction + known.gradient, _part("first", state), round_, known)
             return step, state | _named("first", memory)
         step, memory = self.then.step(direction, _part("then", state), round_ - self.rounds, known)
         return step, state | _named("then", memory)
