@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -14,7 +15,8 @@ from typing import Any
 import pytest
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["privopt.loop", "privopt.recipes", "privopt.perexample.linear", "tests.processes"])
+PRELOADED = ["privopt.loop", "privopt.recipes", "privopt.perexample.linear", "tests.processes"]
+CONTEXT.set_forkserver_preload([*PRELOADED, *(["privopt.nets"] if find_spec("torch") else [])])
 one_fork_server = pytest.mark.xdist_group("processes")
 
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from privopt.durable import sync_directory, temporary
+from privopt.durable import write_atomically as write_atomically
 from privopt.errors import InputError
 from privopt.measure import randomness
 from privopt.measure.randomness import Rng
@@ -58,6 +60,7 @@ class Checkpoint:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         content = {"run": run, "generator": randomness.state(rng), "fingerprint": self._fingerprint}
         write_atomically(path, _sealed(json.dumps(content).encode()), private=True)
+        sync_directory(self.folder)  # before anything is charged: what is charged can be repeated
         return run, rng
 
     def save(self, progress: Progress) -> None:
@@ -89,7 +92,7 @@ class Checkpoint:
     def remove(self) -> None:
         """The run has ended: nobody needs its randomness any more. What else is in the folder stays."""
         for name in ("progress.npz", "begin.json"):
-            for path in (self.folder / name, _temporary(self.folder / name)):
+            for path in (self.folder / name, temporary(self.folder / name)):
                 path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.folder.rmdir()
@@ -109,26 +112,3 @@ def _unsealed(path: Path) -> bytes:
     if _sealed(content[:-32]) != content:
         raise ValueError(f"{path} is not as it was written")
     return content[:-32]
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.new")
-
-
-def write_atomically(path: Path, content: bytes, *, private: bool = False) -> None:
-    """Write all of it or nothing: a crash, or a full disk, leaves the file as it was."""
-    path = path.resolve()  # what a link leads to is replaced, and not the link
-    if path.exists() and not path.is_file():  # a device, or a pipe: nothing is there to be left as it was
-        path.write_bytes(content)
-        return
-    temporary = _temporary(path)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o644)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -77,8 +77,9 @@ def test_a_run_leaves_a_model_a_statement_and_a_ledger_that_agree(tmp_path: Path
     assert folder.statement().event == folder.ledger().event
     assert 0.99 * 2.0 <= folder.ledger().epsilon() <= 2.0
     left = {path.name for path in (tmp_path / "run").iterdir()}
-    assert left - {"ledger.jsonl.lock"} == {
-        "run.json", "ledger.jsonl", "statement.json", "statement.txt", "statement.html", "model.json", "model.safetensors",
+    assert left == {
+        "run.json", "ledger.jsonl", "ledger.jsonl.tip", "statement.json", "statement.txt", "statement.html", "model.json",
+        "model.safetensors",
     }  # fmt: skip
 
 
@@ -186,7 +187,7 @@ def test_a_run_killed_at_any_moment_resumes_within_its_budget_to_the_same_model(
         assert process.returncode == -signal.SIGKILL, errors.decode()
         deaths += 1
         held = Ledger.read(tmp_path / "killed" / "ledger.jsonl")
-        assert held.epsilon() <= 2.0
+        assert not held.entries or held.epsilon() <= 2.0
         checkpoint = tmp_path / "killed" / "checkpoint"
         if checkpoint.exists():
             assert stat.S_IMODE(checkpoint.stat().st_mode) == 0o700

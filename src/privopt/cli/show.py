@@ -27,7 +27,7 @@ def show(
     folder = RunFolder.open(run)
     if json:
         ledger = folder.ledger()
-        spent = None if ledger.budget is None else ledger.epsilon()
+        spent = 0.0 if not ledger.entries else None if ledger.budget is None else ledger.epsilon()
         if folder.finished:
             _check(folder, ledger)
         typer.echo(
@@ -53,7 +53,8 @@ def shown(console: "Console", folder: "RunFolder") -> None:
     spent = ledger.epsilon() if budget is not None else math.inf  # only a run without privacy has no budget
     if not folder.finished:
         of = f" of {budget.epsilon:.4g}" if budget is not None else ", without privacy,"
-        console.print(f"Unfinished: ε = {spent:.4g}{of} is spent. Go on: [bold]privopt train --resume {folder.path}[/]")
+        held = f"ε = {spent:.4g}{of} is spent" if ledger.entries else "nothing is spent yet"
+        console.print(f"Unfinished: {held}. Go on: [bold]privopt train --resume {folder.path}[/]")
         return
     statement = _check(folder, ledger)
     console.print(Panel(escape(statement.text()), title="Privacy statement", expand=False))
@@ -67,7 +68,7 @@ def _check(folder: "RunFolder", ledger: "Ledger") -> "Statement":
     from privopt.errors import LedgerError
 
     statement = folder.statement()
-    if statement.event != ledger.event:
+    if statement.event != ledger.event or folder.newest != ledger.newest:
         recorded = math.inf if ledger.budget is None else ledger.epsilon()
         raise LedgerError(
             f"the statement in {folder.path} (ε = {statement.epsilon:.4g}) is not about what its ledger records "

@@ -2,6 +2,8 @@
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -97,7 +99,7 @@ def train(
     if resume is not None:
         if any(_said(context, name) for name in context.params if name != "resume"):
             raise InputError("--resume goes on with the run as it was asked for: leave FILE and the other options out.")
-        with Bar(console, "training") as bar:
+        with _kept(resume), Bar(console, "training") as bar:
             folder = runs.resume(resume, bar)
         shown(console, folder)
         return
@@ -128,15 +130,23 @@ def train(
         seed=seed,
     )
     place = out or Path("runs") / f"{file.name.split('.')[0]}-{time.strftime('%Y%m%d-%H%M%S')}"
+    with _kept(place), Bar(console, "training") as bar:
+        folder = runs.start(order, place, bar)
+    shown(console, folder)
+
+
+@contextmanager
+def _kept(place: Path) -> Iterator[None]:
+    """Say how a run goes on that somebody stops, or that a full disk ends."""
     try:
-        with Bar(console, "training") as bar:
-            folder = runs.start(order, place, bar)
+        yield
     except (KeyboardInterrupt, OSError):
         if (place / "run.json").exists():
+            from rich.console import Console
+
             message = f"What was paid for is kept. The run goes on, and pays nothing twice: privopt train --resume {place}"
             Console(stderr=True).print(message, soft_wrap=True)
         raise
-    shown(console, folder)
 
 
 def _said(context: typer.Context, name: str) -> bool:

@@ -82,7 +82,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
             loss,
             self._settings(),
             budget,
-            spending=ledger.run(),
+            spending=ledger.run(budget=budget),
             rng=generator(self.random_state),
             seeded=self.random_state is not None,
             regression=regression,

@@ -170,6 +170,7 @@ def train(
         paid_for=[*paid_for, *found.estimated, *(beside.paid_for if beside else [])],
         public_data=[] if public is None else [str(public)],
         noise=None if seeded else SOURCE,
+        cap=spending.ledger.cap,
         seeded=seeded,
         settings={
             "method": settings.method,

@@ -205,6 +205,7 @@ def fit(
         ],
         public_data=[] if named is None else [named],
         noise=SOURCE if seed is None else None,
+        cap=ledger.cap,
         seeded=seed is not None,
         settings={
             "method": method,

@@ -228,6 +228,7 @@ class Private:
                 "the model, its start values, the optimizer and the settings",
             ],
             noise=None if self._seeded else randomness.SOURCE,
+            cap=self.ledger.cap,
             seeded=self._seeded,
             settings={
                 "rounds": self.rounds,

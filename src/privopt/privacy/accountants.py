@@ -19,6 +19,7 @@ from collections import Counter
 from functools import lru_cache
 from typing import Literal, get_args
 
+import numpy as np
 from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
 from dp_accounting.pld import common
 from dp_accounting.pld import privacy_loss_distribution as pld
@@ -119,6 +120,42 @@ def accountable(event: DpEvent) -> None:
         choose(event, "add-remove")
     except UnsupportedEvent:
         choose(event, "replace-one")
+
+
+@lru_cache(maxsize=1024)
+def renyi(part: DpEvent, order: float, neighbours: Neighbours) -> float:
+    """The Rényi divergence of this order that one such release has at most, in both directions, but for what may fail.
+
+    An ε-DP release reveals no more than a randomised response with odds e^ε (Kairouz et al. 2015), whose divergence is
+    log((e^(αε) + e^((1−α)ε))/(1 + e^ε))/(α − 1). A replacement under Poisson sampling is a removal and an addition, by the weak
+    triangle inequality D_α(P, Q) ≤ (α − ½)/(α − 1) · D_2α(P, R) + D_(2α−1)(R, Q) (Mironov 2017, Prop. 11).
+    """
+    choose(part, neighbours)  # an error, if nothing prices it
+    if not _noise(part) > 0:
+        return math.inf
+    if isinstance(part, FailureDpEvent):
+        return 0.0
+    pure = _changes(neighbours) * _pure(part)
+    if math.isinf(order):
+        return pure if pure > 0 else math.inf
+    if pure > 0:
+        return float(np.logaddexp(order * pure, (1 - order) * pure) - np.logaddexp(0.0, pure)) / (order - 1)
+    if isinstance(part, PoissonSampledDpEvent) and neighbours == "replace-one":
+        there, back = (_divergence(part, further, "add-remove") for further in (2 * order, 2 * order - 1))
+        return (order - 0.5) / (order - 1) * there + back
+    return _divergence(part, order, neighbours)
+
+
+def failure(part: DpEvent, neighbours: Neighbours) -> float:
+    """With which probability one such release may reveal anything."""
+    return _changes(neighbours) * _failure(part)
+
+
+def _divergence(part: DpEvent, order: float, neighbours: Neighbours) -> float:
+    relation = NeighboringRelation.REPLACE_ONE if neighbours == "replace-one" else NeighboringRelation.ADD_OR_REMOVE_ONE
+    accountant = RdpAccountant([order], relation)
+    accountant.compose(_seen_by_rdp(part, neighbours))
+    return max(0.0, float(accountant.rdp[0]))
 
 
 def _remedy(part: DpEvent, neighbours: Neighbours) -> str:

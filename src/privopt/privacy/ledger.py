@@ -3,18 +3,28 @@
 In memory, or durable in a file of JSON lines. What must stay true of a file:
 
 - A charge is on the disk (`fsync`) before `pay` returns, so an answer that was used was paid for, whatever happens next.
-- Every line carries a hash of itself and of the line before. A last line cut short by a crash was never acted on and is
-  removed; any other damage is reported, never repaired or reset.
-- One process writes at a time (a lock beside the file).
+- Every line carries a hash of itself and of the line before. An anchor beside the file (`.tip`) holds the number of lines and the
+  newest hash, so that an older copy of the file, or one that lost its end, is noticed too.
+- The anchor is written after the lines, and before `pay` returns. So a crash can leave lines that the anchor does not know, whole
+  or cut short: they were never acted on, a whole one counts as spent, and one cut short is removed. It cannot leave an anchor
+  that knows more than the file. That, and any other damage, is reported, never repaired or reset.
+- One process writes at a time (a lock on the file itself).
+
+A cap on all runs together has to hold although runs are chosen after looking at the answers of earlier ones: it is a filter
+(`filters`). Only a ledger whose first run was planned before anything was released, and is too large for the filter, prices
+that plan as a whole; then the cap is that run's alone. Which of the two it is follows from the plan and the cap, is decided
+before the first charge and is written with it, so that no answer can influence it.
 
 A *run* is a sequence of releases that one generator of randomness drew. A resumed run draws the same randomness again, so it
 repeats the same answers and pays nothing for what the ledger already holds of it: `Run.pay` charges only what is new.
 """
 
 import contextlib
+import fcntl
 import hashlib
 import itertools
 import json
+import math
 import os
 import re
 import threading
@@ -25,25 +35,31 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from filelock import FileLock, Timeout
-
+from privopt.durable import sync_directory, write_atomically
 from privopt.errors import BudgetExceeded, InputError, LedgerError
 from privopt.privacy.accountants import Accountant, epsilon
 from privopt.privacy.budget import Budget, Neighbours
+from privopt.privacy.calibrate import calibrate
 from privopt.privacy.events import (
     ComposedDpEvent,
     DpEvent,
+    GaussianDpEvent,
     NoOpDpEvent,
+    PureDpEvent,
     SelfComposedDpEvent,
     atoms,
     compose,
     from_json,
     to_json,
 )
+from privopt.privacy.filters import RenyiFilter, best_order
 
-FORMAT = "privopt-ledger-1"
+FORMAT = "privopt-ledger-2"
 _START = b'{"hash":"'  # of every line
 _LINE = re.compile(rb'\{"hash":"([0-9a-f]{32})","body":(\{.*\})\}')
+_ANCHOR = re.compile(rb'\{"lines":(\d+),"hash":"([0-9a-f]{32})","sum":"([0-9a-f]{32})"\}\n')
+NOTHING = "0" * 32  # hash of no lines at all
+ADVICE = "Nothing was changed; restore the file from a copy, and if there is none, treat the budget as spent."
 
 
 @dataclass(frozen=True)
@@ -60,6 +76,9 @@ class Ledger:
 
     `budget` is a cap on all of it together: a release that would exceed it is refused before it happens.
 
+    **Guarantee** All releases together are within the cap, whatever the user does with earlier answers to choose later runs. A
+    run that has the cap to itself (`holder`) is within it if its events were fixed before it began, as those of every method are.
+
     >>> from privopt.privacy.events import GaussianDpEvent
     >>> ledger = Ledger(Budget(1.0, 1e-5))
     >>> ledger.run().pay([GaussianDpEvent(8.0)] * 2)
@@ -72,14 +91,15 @@ class Ledger:
             raise InputError(f"a ledger's budget is a Budget(epsilon, delta) or None, not {budget!r}. A file is path=….")
         self.budget = budget
         self.path = None if path is None else Path(path)
+        self.holder: str | None = None  # the run that has the cap to itself
+        self._order = math.inf if budget is None else best_order(budget)
         self._entries: list[Entry] = []
-        self._tip = ""
+        self._tip, self._lines, self._size = NOTHING, 0, 0
         self._read_only = False
         self._process = os.getpid()
         self._paying = threading.Lock()  # of threads; processes are kept apart by the lock of the file
-        self._lock: FileLock | None = None
+        self._file: int | None = None
         if self.path is not None:
-            self._lock = _lock(self.path)
             try:
                 self._open(self.path)
             except BaseException:
@@ -92,12 +112,31 @@ class Ledger:
     def read(cls, path: str | os.PathLike[str]) -> "Ledger":
         """The ledger as it stands, without locking it for writing: for showing what was spent."""
         ledger = cls()
-        lines, _ = _lines(Path(path))
-        if not lines:
+        anchor = _read_anchor(Path(path))  # first: a ledger that is being written may be ahead of it, never behind
+        lines, rest = _lines(Path(path))
+        if anchor is None and not Path(path).exists():
             raise LedgerError(f"{path} holds no ledger.")
-        ledger._load(Path(path), lines)
+        if _begun(Path(path), lines, rest, anchor):
+            ledger._load(Path(path), lines, anchor)
         ledger._read_only = True
         return ledger
+
+    @classmethod
+    def adopt(cls, path: str | os.PathLike[str]) -> None:
+        """Make a new anchor for a ledger that lost its own, say when it was moved without it.
+
+        Nobody can tell then whether charges are missing: that the file is its newest copy is the word of whoever calls this.
+        """
+        place = Path(path)
+        if _read_anchor(place) is None and _lines(place)[0]:
+            ledger = cls()
+            try:
+                ledger._lock(place)
+                ledger._load(place, _lines(place)[0], (0, NOTHING))
+                _write_anchor(place, ledger._lines, ledger._tip)
+            finally:
+                ledger.close()
+        cls(path=path).close()
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -108,6 +147,11 @@ class Ledger:
     def event(self) -> DpEvent:
         """All of it, as one event."""
         return compose(SelfComposedDpEvent(entry.event, entry.count) for entry in self._entries)
+
+    @property
+    def newest(self) -> str:
+        """The hash of a file's newest line, which is one of all lines."""
+        return self._tip
 
     def epsilon(
         self, delta: float | None = None, neighbours: Neighbours | None = None, *, accountant: Accountant = "auto"
@@ -124,23 +168,71 @@ class Ledger:
             accountant=accountant,
         )
 
-    def allows(self, events: Iterable[DpEvent]) -> bool:
-        """Whether these releases, on top of what is spent, stay within the budget."""
+    def allows(self, events: Iterable[DpEvent], run: str | None = None) -> bool:
+        """Whether these releases of a run, on top of what is spent, stay within the cap."""
         if self.budget is None:
             return True
+        if self.holder is None:
+            return self._filter.holds(compose([self.event, *events]))
+        return run == self.holder and self._priced(events)
+
+    @property
+    def used(self) -> float:
+        """The share of the cap that is used, by the rule that the cap is held with.
+
+        `epsilon` is the price of what happened, as if it had been planned: it is smaller, and no bound on what was chosen by
+        looking at earlier answers.
+
+        >>> ledger = Ledger(Budget(1.0, 1e-5))
+        >>> ledger.run().pay([GaussianDpEvent(8.0)] * 2)
+        >>> round(ledger.used, 2)
+        0.52
+        """
+        if self.budget is None:
+            raise InputError("this ledger has no budget, so there is no cap to use up.")
+        return self._filter.used(self.event) if self.holder is None else self.epsilon() / self.budget.epsilon
+
+    @property
+    def cap(self) -> str | None:
+        """The cap in words, and how it is held, for statements."""
+        if self.budget is None:
+            return None
+        cap = f"a cap of ε = {self.budget.epsilon:.4g}, δ = {self.budget.delta:.3g}"
+        if self.holder is not None:
+            return f"{cap}, which one run has to itself: its plan was fixed before it began and is priced as a whole"
+        rule = "basic composition" if math.isinf(self._order) else f"a Rényi filter of order {self._order:.4g}"
+        return f"{cap} on all runs, which may depend on the answers of earlier ones ({rule}); {self.used:.1%} are used"
+
+    @property
+    def _filter(self) -> RenyiFilter:
+        assert self.budget is not None
+        return RenyiFilter(self.budget, self._order)
+
+    def _priced(self, events: Iterable[DpEvent]) -> bool:
+        """Whether a fixed plan that ends with these events costs no more than the cap."""
+        assert self.budget is not None
         return epsilon(compose([self.event, *events]), self.budget.delta, self.budget.neighbours) <= self.budget.epsilon
 
     # ------------------------------------------------------------ writing
 
-    def run(self, name: str | None = None) -> "Run":
-        """A run that pays into this ledger; with the name of an earlier one, its continuation."""
-        return Run(self, name or uuid.uuid4().hex[:12])
+    def run(self, name: str | None = None, *, budget: Budget | None = None) -> "Run":
+        """A run that pays into this ledger; with the name of an earlier one, its continuation.
+
+        `budget` is what the whole run was planned within, if it pays for something before all of its events are known.
+        """
+        return Run(self, name or uuid.uuid4().hex[:12], budget)
 
     def close(self) -> None:
         """Let another process write."""
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        if self._file is not None:
+            if os.getpid() == self._process:  # a fork shares the lock, and must not release it
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+            os.close(self._file)
+            self._file = None
+
+    def __del__(self) -> None:
+        if getattr(self, "_file", None) is not None:
+            self.close()
 
     def __enter__(self) -> Self:
         return self
@@ -155,81 +247,121 @@ class Ledger:
         return self
 
     def __reduce__(self) -> str | tuple[Any, ...]:  # a copy in another process could spend unseen, so it may only be read
-        return _copy, (self.budget, self._entries)
+        return _copy, (self.budget, self._entries, self._order, self.holder)
 
-    def _append(self, entries: list[Entry]) -> None:
+    def _append(self, entries: list[Entry], *, alone: bool) -> None:
+        """Charge these entries of one run; `alone` gives it the whole cap."""
         if self._read_only:
             raise LedgerError("this is a copy of a ledger, for reading: what it spent would be lost. With n_jobs, use n_jobs=1.")
         if os.getpid() != self._process:
             raise LedgerError("this ledger belongs to the process that made it: what a fork spends would be lost. Make one here.")
         if self.path is not None:
-            if self._lock is None:
+            if self._file is None:
                 raise LedgerError(f"{self.path} is closed.")
-            self._write(self.path, [_body(entry) for entry in entries])
+            self._write(self.path, self._file, [_body(entry) | ({"alone": True} if alone else {}) for entry in entries])
         self._entries.extend(entries)
+        if alone:
+            self.holder = entries[0].run
+
+    def _lock(self, path: Path) -> int:
+        """Open the file for this process alone; it is made if it is not there."""
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LedgerError(f"{path} is in use by another process. Wait for it, or use another ledger.") from None
+        return self._file
 
     def _open(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        anchor = _read_anchor(path)
+        if anchor is not None and anchor[0] > 1 and not path.exists():
+            raise _missing(path, 0, anchor[0])
+        file = self._lock(path)
+        anchor = _read_anchor(path)  # again, now that nobody else writes it
         lines, rest = _lines(path)
-        if not lines and rest and not (rest.startswith(_START) or _START.startswith(rest)):
-            raise LedgerError(f"{path} is not a ledger. Nothing was changed; give the ledger another name.")
-        if lines:
-            cap = self.budget
-            self._load(path, lines)
-            if cap is not None and cap != self.budget:
-                raise LedgerError(f"{path} was opened with {cap}, but it was made for {self.budget}.")
+        if _begun(path, lines, rest, anchor):
+            given = self.budget
+            self._load(path, lines, anchor)
+            if given is not None and given != self.budget:
+                raise LedgerError(f"{path} was opened with {given}, but it was made for {self.budget}.")
+            self._size = path.stat().st_size - len(rest)
             if rest:  # a line cut short by a crash: its charge was never acted on
-                with path.open("r+b") as file:
-                    file.truncate(path.stat().st_size - len(rest))
-                    os.fsync(file.fileno())
+                os.ftruncate(file, self._size)
+                os.fsync(file)
+            if anchor != (self._lines, self._tip):
+                _write_anchor(path, self._lines, self._tip)
             return
-        path.unlink(missing_ok=True)  # at most the first line, cut short: nothing was ever charged
-        head = {"format": FORMAT, "budget": None if self.budget is None else asdict(self.budget), "made": int(time.time())}
-        self._write(path, [head])
-        _sync_directory(path.parent)
+        os.ftruncate(file, 0)  # at most the first line, cut short: nothing was ever charged
+        cap = None if self.budget is None else asdict(self.budget)
+        head: dict[str, Any] = {"format": FORMAT, "budget": cap, "made": int(time.time())}
+        if self.budget is not None and self.budget.delta:
+            head["order"] = self._order
+        self._write(path, file, [head])
+        sync_directory(path.parent)
 
-    def _load(self, path: Path, lines: list[bytes]) -> None:
+    def _load(self, path: Path, lines: list[bytes], anchor: tuple[int, str] | None) -> None:
         for number, line in enumerate(lines, start=1):
             body, self._tip = _checked(path, number, line, self._tip)
+            if anchor is not None and number == anchor[0] and self._tip != anchor[1]:
+                raise LedgerError(
+                    f"{path} is not the ledger that its anchor {_anchor(path)} knows: line {number} is another. {ADVICE}"
+                )
             try:
                 if number == 1:
                     if body["format"] != FORMAT:
                         raise LedgerError(f"{path} has the format {body['format']!r}, not {FORMAT!r}.")
                     self.budget = None if body["budget"] is None else Budget(**body["budget"])
+                    self._order = float(body.get("order", math.inf))
                 else:
                     self._entries.append(Entry(body["run"], from_json(body["event"]), int(body["count"])))
+                    if body.get("alone"):
+                        self.holder = body["run"]
             except (KeyError, TypeError) as error:
                 raise LedgerError(f"{path} is damaged at line {number}: {error}. Nothing was changed.") from error
             except InputError as error:
                 raise LedgerError(f"{path} has a budget that cannot be kept: {error} Nothing was changed.") from error
+        self._lines = len(lines)
+        if anchor is None:
+            raise LedgerError(
+                f"{path} has no anchor, {_anchor(path)}, so that nobody can tell whether charges are missing. Restore both. If "
+                "the ledger was moved without it and is its newest copy, say so: Ledger.adopt(path) makes a new one."
+            )
+        if self._lines < anchor[0]:
+            raise _missing(path, self._lines, anchor[0])
 
-    def _write(self, path: Path, bodies: list[dict[str, Any]]) -> None:
+    def _write(self, path: Path, file: int, bodies: list[dict[str, Any]]) -> None:
         tip, block = self._tip, b""
         for body in bodies:
             text = json.dumps(body, separators=(",", ":"), sort_keys=True)
             tip = _chain(tip, text)
             block += _START + f'{tip}","body":{text}}}\n'.encode()
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        size = os.fstat(descriptor).st_size
-        if size and os.pread(descriptor, 1, size - 1) != b"\n":  # a last line that a crash left without its newline
+        held = os.fstat(file)
+        if not (path.exists() and os.path.samestat(held, path.stat()) and held.st_size == self._size):
+            raise LedgerError(f"{path} was replaced or changed while it was open, so nothing more is released. {ADVICE}")
+        if self._size and os.pread(file, 1, self._size - 1) != b"\n":  # a last line that a crash left without its newline
             block = b"\n" + block
         try:
-            written = os.write(descriptor, block)
-            if written < len(block):
-                raise OSError(f"only {written} of {len(block)} bytes fitted on the disk")
-            os.fsync(descriptor)
-        except OSError as error:
+            if not self._lines:  # before anything is written: from now on a ledger without an anchor has lost it
+                _write_anchor(path, 0, NOTHING)
+            _write_all(file, block)
+            os.fsync(file)
+            _write_anchor(path, self._lines + len(bodies), tip)
+        except BaseException as error:  # nothing is released for it, so it is taken back: first from the anchor
             with contextlib.suppress(OSError):
-                os.ftruncate(descriptor, size)
-            raise LedgerError(f"{path} could not be written ({error}), so nothing more is released.") from error
-        finally:
-            os.close(descriptor)
-        self._tip = tip
+                _write_anchor(path, self._lines, self._tip)
+                os.ftruncate(file, self._size)
+            if isinstance(error, OSError):
+                name, reason = error.filename or path, error.strerror or error
+                raise LedgerError(f"{name} could not be written ({reason}), so nothing more is released.") from error
+            raise
+        self._tip, self._lines, self._size = tip, self._lines + len(bodies), self._size + len(block)
 
 
 class Run:
     """One sequence of releases; what the ledger already holds of it has been paid for."""
 
-    def __init__(self, ledger: Ledger, name: str) -> None:
+    def __init__(self, ledger: Ledger, name: str, budget: Budget | None = None) -> None:
         self.ledger = ledger
         self.name = name
         self.position = 0
@@ -239,6 +371,10 @@ class Run:
         for entry in ledger.entries:
             if entry.run == name:
                 self._paid.extend([entry.event] * entry.count)
+        self._alone = False  # whether the first charge gives this run the whole cap
+        if budget is not None and ledger.budget is not None and not ledger.entries:
+            noise = calibrate(GaussianDpEvent, budget) if budget.delta else math.inf
+            self._plan([GaussianDpEvent(noise) if budget.delta else PureDpEvent(budget.epsilon)])
 
     @property
     def paid(self) -> int:
@@ -268,26 +404,30 @@ class Run:
                 fresh.append(event)
             position += 1
         cleared = self._seen == len(self.ledger.entries) and fresh == self._cleared[: len(fresh)]
-        if fresh and not cleared and not self.ledger.allows(fresh):
+        if fresh and not cleared and not self._allowed(fresh):
             raise BudgetExceeded(f"{len(fresh)} more releases would exceed the ledger's budget: {self.ledger.budget}.")
         charges = [Entry(self.name, event, count) for event, count in atoms(compose(fresh))]
         if charges:
-            self.ledger._append(charges)
+            self.ledger._append(charges, alone=self._alone and not self.ledger.entries)
         self._paid.extend(fresh)
         self._cleared = self._cleared[len(fresh) :] if cleared else []
         self._seen = len(self.ledger.entries)
         self.position = position
 
     def affordable(self, events: Sequence[DpEvent]) -> int:
-        """How many of the next releases the ledger's budget holds; what is paid already is affordable, and so is what is free."""
+        """How many of the next releases the ledger's budget holds; what is paid already is affordable, and so is what is free.
+
+        `events` are all that this run will release, fixed before it asks: a ledger that holds nothing yet may give it the cap.
+        """
         fresh = list(_parts(events))
         held = min(len(fresh), max(0, len(self._paid) - self.position))
         del fresh[:held]
+        self._plan(fresh)
         few, many = 0, len(fresh)
-        if not self.ledger.allows(fresh):
+        if not self._allowed(fresh):
             while many - few > 1:
                 middle = (few + many) // 2
-                few, many = (middle, many) if self.ledger.allows(fresh[:middle]) else (few, middle)
+                few, many = (middle, many) if self._allowed(fresh[:middle]) else (few, middle)
             many = few
         every = many == len(fresh)
         del fresh[many:]
@@ -296,6 +436,16 @@ class Run:
             return len(events)
         ends = itertools.accumulate(sum(1 for _ in _parts([event])) for event in events)  # how many parts, up to each event
         return next(place for place, end in enumerate(ends) if end > held + many)
+
+    def _plan(self, events: list[DpEvent]) -> None:
+        """Ask for the whole cap if this is more than a filter holds, and nothing was released that the plan could depend on."""
+        if self.ledger.budget is not None and not self.ledger.entries:
+            self._alone = not self.ledger._filter.holds(compose(events))
+
+    def _allowed(self, events: list[DpEvent]) -> bool:
+        if self._alone and not self.ledger.entries:
+            return self.ledger._priced(events)
+        return self.ledger.allows(events, self.name)
 
 
 def _parts(events: Iterable[DpEvent]) -> Iterator[DpEvent]:
@@ -308,9 +458,9 @@ def _parts(events: Iterable[DpEvent]) -> Iterator[DpEvent]:
             yield event
 
 
-def _copy(budget: Budget | None, entries: list[Entry]) -> Ledger:
+def _copy(budget: Budget | None, entries: list[Entry], order: float, holder: str | None) -> Ledger:
     ledger = Ledger(budget)
-    ledger._entries, ledger._read_only = entries, True
+    ledger._entries, ledger._order, ledger.holder, ledger._read_only = entries, order, holder, True
     return ledger
 
 
@@ -325,10 +475,7 @@ def _chain(tip: str, text: str) -> str:
 def _checked(path: Path, number: int, line: bytes, tip: str) -> tuple[dict[str, Any], str]:
     record = _LINE.fullmatch(line)  # the text itself is hashed: 5 and 5.0 are the same number, but not the same line
     if record is None or record[1].decode() != _chain(tip, record[2].decode("ascii", "replace")):
-        raise LedgerError(
-            f"{path} is damaged at line {number}: its hash does not match. Nothing was changed; restore the file from a "
-            "copy, and if there is none, treat the budget as spent."
-        )
+        raise LedgerError(f"{path} is damaged at line {number}: its hash does not match. {ADVICE}")
     body: dict[str, Any] = json.loads(record[2])
     return body, record[1].decode()
 
@@ -353,19 +500,43 @@ def _lines(path: Path) -> tuple[list[bytes], bytes]:
     return [*lines, rest], b""
 
 
-def _lock(path: Path) -> FileLock:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(f"{path}.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise LedgerError(f"{path} is in use by another process. Wait for it, or use another ledger.") from None
-    return lock
+def _begun(path: Path, lines: list[bytes], rest: bytes, anchor: tuple[int, str] | None) -> bool:
+    """Whether the ledger holds, or should hold, anything; at most its first line, cut short, is as good as nothing."""
+    if not lines and rest and not (rest.startswith(_START) or _START.startswith(rest)):
+        raise LedgerError(f"{path} is not a ledger. Nothing was changed; give the ledger another name.")
+    return bool(lines) or (anchor is not None and anchor[0] > 1)
 
 
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+def _anchor(path: Path) -> Path:
+    return path.with_name(f"{path.name}.tip")
+
+
+def _read_anchor(path: Path) -> tuple[int, str] | None:
+    """How many lines the ledger had when it was written last, and the last one's hash; None if there is no anchor."""
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        record = _ANCHOR.fullmatch(_anchor(path).read_bytes())
+    except FileNotFoundError:
+        return None
+    if record is not None and _seal(int(record[1]), record[2].decode()) == record[3].decode():
+        return int(record[1]), record[2].decode()
+    raise LedgerError(f"{_anchor(path)} is damaged, so that nobody can tell whether {path} is whole. {ADVICE}")
+
+
+def _missing(path: Path, lines: int, known: int) -> LedgerError:
+    missing = f"the last {known - lines} of {known} lines, and the charges in them, are missing"
+    return LedgerError(f"{path} is older than its anchor {_anchor(path)}: {missing}. {ADVICE}")
+
+
+def _write_anchor(path: Path, lines: int, tip: str) -> None:
+    record = f'{{"lines":{lines},"hash":"{tip}","sum":"{_seal(lines, tip)}"}}\n'
+    write_atomically(_anchor(path), record.encode())
+
+
+def _seal(lines: int, tip: str) -> str:
+    return _chain(tip, str(lines))
+
+
+def _write_all(descriptor: int, block: bytes) -> None:
+    written = os.write(descriptor, block)
+    if written < len(block):
+        raise OSError(f"only {written} of {len(block)} bytes fitted on the disk")

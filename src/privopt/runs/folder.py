@@ -1,18 +1,21 @@
 """Run folders: what a training run leaves behind, and what it needs to go on if it is killed.
 
 run.json            what was asked for
-ledger.jsonl        what was spent, written ahead
+ledger.jsonl        what was spent, written ahead; ledger.jsonl.tip is its anchor
 checkpoint/         the randomness; as sensitive as the data, and removed when the run ends
-statement.*         the guarantee in words, JSON and HTML
+statement.*         the guarantee in words, JSON and HTML, and the ledger's newest hash
 model.safetensors   numbers
 model.json          what they mean; written last, so a run that has it is finished
 """
 
+import contextlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
-from privopt.checkpoint import write_atomically
+from privopt.checkpoint import Checkpoint
+from privopt.durable import sync_directory, temporary, write_atomically
 from privopt.errors import InputError
 from privopt.privacy.ledger import Ledger
 from privopt.privacy.statement import Statement
@@ -29,8 +32,10 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, asked: dict[str, Any]) -> "RunFolder":
-        """A folder for a new run; one that holds anything is refused."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        """A folder for a new run; one that holds anything but what a kill at the very start leaves is refused."""
+        half = temporary(path / "run.json")
+        if path.exists() and (not path.is_dir() or any(held != half for held in path.iterdir())):
+            cls(path).tidy()
             raise InputError(f"{path} exists already. Continue it with --resume {path}, or name another folder with --out.")
         path.mkdir(parents=True, exist_ok=True)
         write_atomically(path / "run.json", json.dumps({"format": FORMAT, **asked}, indent=2).encode())
@@ -41,7 +46,22 @@ class RunFolder:
         """The folder of an earlier run."""
         if not (path / "run.json").is_file():
             raise InputError(f"{path} is not a run folder: it has no run.json.")
-        return cls(path)
+        folder = cls(path)
+        folder.tidy()
+        return folder
+
+    def tidy(self) -> None:
+        """Remove the randomness of a finished run, if a kill left it."""
+        if self.finished:
+            with contextlib.suppress(OSError):  # of a folder that may only be read
+                Checkpoint(self.checkpoint, "").remove()
+
+    def discard(self) -> None:
+        """Remove a run that released nothing; run.json last, so that a kill leaves a run that can go on, or none."""
+        for held in self.path.iterdir():
+            if held.name != "run.json":
+                shutil.rmtree(held) if held.is_dir() else held.unlink()
+        shutil.rmtree(self.path)
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -65,7 +85,9 @@ class RunFolder:
         return self.path / "ledger.jsonl"
 
     def ledger(self) -> Ledger:
-        """What was spent, for reading."""
+        """What was spent, for reading: nothing, if the run was killed before its ledger began."""
+        if not self.finished and not any(self.path.glob(f"{self.ledger_path.name}*")):
+            return Ledger()
         return Ledger.read(self.ledger_path)
 
     def statement(self) -> Statement:
@@ -76,6 +98,12 @@ class RunFolder:
         except (KeyError, TypeError) as error:
             raise InputError(f"{path} is damaged: {error}.") from error
 
+    @property
+    def newest(self) -> str | None:
+        """The newest hash of the ledger when the run was finished."""
+        newest: str | None = _json(self.path / "statement.json").get("ledger")
+        return newest
+
     def model(self) -> SavedModel:
         """The trained model."""
         if not self.finished:
@@ -84,10 +112,12 @@ class RunFolder:
 
     def finish(self, model: SavedModel, statement: Statement) -> None:
         """Write the statement, then the model."""
-        write_atomically(self.path / "statement.json", json.dumps(statement.to_json(), indent=2).encode())
+        said = statement.to_json() | {"ledger": self.ledger().newest}
+        write_atomically(self.path / "statement.json", json.dumps(said, indent=2).encode())
         write_atomically(self.path / "statement.txt", (statement.text() + "\n").encode())
         write_atomically(self.path / "statement.html", statement.to_html().encode())
         model.save(self.path)
+        sync_directory(self.path)  # before the randomness is removed that could make the model again
 
 
 def _json(path: Path) -> dict[str, Any]:

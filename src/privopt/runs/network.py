@@ -145,6 +145,7 @@ def train_network(
         ],
         paid_for=[*paid_for, *found.estimated],
         noise=None if seeded else SOURCE,
+        cap=spending.ledger.cap,
         seeded=seeded,
         settings={
             "model": f"network, hidden layers of {', '.join(map(str, hidden))} tanh units, random start",

@@ -6,7 +6,6 @@ the same again, which repeats the answers that were paid for and then goes on.
 
 import hashlib
 import json
-import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ import numpy as np
 from privopt import datasets
 from privopt.checkpoint import Checkpoint
 from privopt.datasets import Categorical, Encoding, Ignored, Kind, Numeric, Schema, Table, UnknownCategorical, UnknownNumeric
-from privopt.errors import InputError, PrivoptWarning
+from privopt.errors import InputError, LedgerError, PrivoptError, PrivoptWarning
 from privopt.linear_model import side
 from privopt.linear_model.refusals import check, check_settings
 from privopt.linear_model.scaling import RANGES_SHARE, share_of
@@ -56,9 +55,13 @@ def start(order: Order, path: Path, observer: Observer | None = None) -> RunFold
     folder = RunFolder.create(path, order.to_json())
     try:
         return _train(prepared, folder, observer)
-    except InputError:
-        if not folder.ledger_path.exists() or not Ledger.read(folder.ledger_path).entries:
-            shutil.rmtree(path)  # nothing was released: leave nothing half done
+    except LedgerError:
+        raise
+    except PrivoptError:  # it would end like this again
+        if folder.ledger().entries:
+            Checkpoint(folder.checkpoint, "").remove()
+        else:
+            folder.discard()  # nothing was released: leave nothing half done
         raise
 
 
@@ -66,7 +69,6 @@ def resume(path: Path, observer: Observer | None = None) -> RunFolder:
     """Go on with a run that was killed; a finished one is left as it is."""
     folder = RunFolder.open(path)
     if folder.finished:
-        shutil.rmtree(folder.checkpoint, ignore_errors=True)
         return folder
     return _train(_prepare(Order.from_json(folder.asked)), folder, observer)
 
@@ -215,7 +217,7 @@ def _train(prepared: _Prepared, folder: RunFolder, observer: Observer | None) ->
     cap = budget if method_of(order.settings.method).private else None  # no budget holds a release without privacy
     with Ledger(cap, folder.ledger_path) as ledger:
         name, rng = checkpoint.begin(ledger.run().name, generator(order.seed))
-        spending = ledger.run(name)
+        spending = ledger.run(name, budget=budget)
         table = prepared.table
         paid: list[str] = []
         public: list[str] = []
@@ -228,7 +230,7 @@ def _train(prepared: _Prepared, folder: RunFolder, observer: Observer | None) ->
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", PrivoptWarning)  # how many values were not listed is private here
                 matrix = encoding.matrix(table.frame)
-            numeric = any(isinstance(kind, Numeric) for _, kind in encoding.columns)
+            numeric = any(isinstance(kind, Numeric | UnknownNumeric) for kind in prepared.kinds.values())  # as planned
             settings = replace(settings, bounds=(-1.0, 1.0) if numeric and budget.delta else encoding.row_bound)
             if declared := sum(isinstance(kind, Numeric | Categorical) for kind in prepared.kinds.values()):
                 public.append(f"the ranges or categories that the schema declares, of {declared} of the columns")

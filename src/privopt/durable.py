@@ -1,0 +1,39 @@
+"""Files that survive a crash: written as a whole or not at all, and on the disk when a function returns."""
+
+import os
+from pathlib import Path
+
+
+def write_atomically(path: Path, content: bytes, *, private: bool = False) -> None:
+    """Write all of it or nothing: a crash, or a full disk, leaves the file as it was. An error names the file."""
+    path = path.resolve()  # what a link leads to is replaced, and not the link
+    if path.exists() and not path.is_file():  # a device, or a pipe: nothing is there to be left as it was
+        path.write_bytes(content)
+        return
+    beside = temporary(path)
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o644)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except BaseException as error:
+        beside.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
+
+
+def temporary(path: Path) -> Path:
+    """Where `write_atomically` writes before it replaces the file; a crash may leave it."""
+    return path.with_name(f".{path.name}.new")
+
+
+def sync_directory(path: Path) -> None:
+    """Put on the disk which files the folder holds."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
