@@ -1,27 +1,42 @@
 """Checkpoints: what a killed run needs to go on, repeating the same answers instead of buying new ones.
 
 A checkpoint holds generator states, which reveal the noise, and a fingerprint of the data: it is as sensitive as the data.
-Its folder is readable by its owner only (0700, files 0600), every write is atomic, and it is removed when the run ends.
+Its folder is readable by its owner only (0700, files 0600), every write is atomic, and generator states are removed when the run
+ends. What the run released may stay (`finish`): whoever was killed before it had the model asks for it again, for free.
+
+Noise is replayed on the same query only. Whether it is the same is told by the caller's fingerprint, and by the software:
+another version of privopt, numpy or Python may compute another query, or other noise, so a run goes on with those it began with.
 """
 
 import contextlib
 import hashlib
 import json
 import os
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import privopt
 from privopt.durable import sync_directory, temporary
 from privopt.durable import write_atomically as write_atomically
 from privopt.errors import InputError
 from privopt.measure import randomness
 from privopt.measure.randomness import Rng
+from privopt.privacy.events import DpEvent, from_json, to_json
 
 State = dict[str, Any]
+FINISHED = "finished.npz"
+CLOSE = 1e-3  # relative: answers to made-up examples on another machine; another query gives others
+OTHER = (
+    "the data, the code or the settings are not those that this run began with. Replaying its noise on another query would "
+    "reveal both: resume with the same code, the same settings and the same file, or start a new run."
+)
 
 
 @dataclass(frozen=True)
@@ -33,12 +48,28 @@ class Progress:
     rng: Rng
 
 
-class Checkpoint:
-    """The checkpoint of one run in its folder; opening one that exists continues that run."""
+@dataclass(frozen=True)
+class Finished:
+    """What a run released in the end, under its guarantee: nothing of its randomness."""
 
-    def __init__(self, folder: str | os.PathLike[str], fingerprint: str) -> None:
+    run: str
+    parameters: Any
+    rounds: int
+    stopped_early: bool
+    noise_multiplier: float
+    event: DpEvent
+
+
+class Checkpoint:
+    """The checkpoint of one run in its folder; opening one that exists continues that run.
+
+    `fingerprint` is of the data and of all that is asked of them. `answers` are what the model answers to made-up examples:
+    numbers, which another machine rounds in another way.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], fingerprint: str, answers: Sequence[float] = ()) -> None:
         self.folder = Path(folder)
-        self._fingerprint = fingerprint
+        self._fingerprint, self._answers = fingerprint, list(answers)
 
     def begin(self, run: str, rng: Rng) -> tuple[str, Rng]:
         """The run's name and generator: as given, and saved, the first time; as saved, ever after."""
@@ -49,19 +80,33 @@ class Checkpoint:
                 name, rng, fingerprint = saved["run"], randomness.restored(saved["generator"]), saved["fingerprint"]
             except InputError:  # another version's
                 raise
+                began, answers = saved["software"], np.asarray(saved["answers"], dtype=float)
             except (ValueError, KeyError, TypeError) as error:
                 raise InputError(f"{path} is damaged, so this run cannot go on. Start a new one.") from error
-            if fingerprint != self._fingerprint:
+            if began != software():
                 raise InputError(
-                    "the data or settings are not those that this run began with. Replaying its noise on other data would "
-                    "reveal both: resume with the same file, or start a new run."
+                    f"this run began with {began}, but here is {software()}. Other software may ask another query with the same "
+                    "noise, which would reveal both: resume with what the run began with, or start a new run."
                 )
+            if fingerprint != self._fingerprint or not self._answers_are(answers):
+                raise InputError(OTHER)
             return name, rng
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        content = {"run": run, "generator": randomness.state(rng), "fingerprint": self._fingerprint}
+        content = {
+            "run": run,
+            "generator": randomness.state(rng),
+            "fingerprint": self._fingerprint,
+            "answers": self._answers,
+            "software": software(),
+        }
         write_atomically(path, _sealed(json.dumps(content).encode()), private=True)
         sync_directory(self.folder)  # before anything is charged: what is charged can be repeated
+        (self.folder / FINISHED).unlink(missing_ok=True)  # of a run before this one
         return run, rng
+
+    def _answers_are(self, saved: Any) -> bool:
+        size = float(np.nan_to_num(np.abs(saved), posinf=0.0).max(initial=0.0))
+        return len(saved) == len(self._answers) and np.allclose(self._answers, saved, CLOSE, 1e-6 * size, equal_nan=True)
 
     def save(self, progress: Progress) -> None:
         """Replace what was saved before."""
@@ -89,6 +134,38 @@ class Checkpoint:
         except (ValueError, KeyError, OSError, TypeError) as error:
             raise InputError(f"{path} is damaged. Remove it to replay the run from its beginning, at no cost.") from error
 
+    def finish(self, finished: Finished) -> None:
+        """Keep what was released, for whoever is killed before it has it, and remove the randomness."""
+        meta = {
+            "run": finished.run,
+            "rounds": finished.rounds,
+            "stopped early": finished.stopped_early,
+            "noise multiplier": finished.noise_multiplier,
+            "event": to_json(finished.event),
+            "fingerprint": self._fingerprint,
+        }
+        buffer = BytesIO()
+        np.savez(buffer, allow_pickle=False, meta=np.array(json.dumps(meta)), parameters=_array(finished.parameters))
+        write_atomically(self.folder / FINISHED, _sealed(buffer.getvalue()), private=True)
+        self.remove()
+
+    def finished(self) -> Finished | None:
+        """What the same run released, if it has ended. A run that is under way, or another one, has not."""
+        path = self.folder / FINISHED
+        if not path.exists():
+            return None
+        try:
+            with np.load(BytesIO(_unsealed(path)), allow_pickle=False) as file:
+                meta, parameters = json.loads(str(file["meta"])), file["parameters"]
+            rounds, early, noise, event = (meta[key] for key in ("rounds", "stopped early", "noise multiplier", "event"))
+            found = Finished(meta["run"], parameters, rounds, early, noise, from_json(event))
+        except (ValueError, KeyError, OSError, TypeError) as error:
+            raise InputError(f"{path} is damaged. Remove it to begin a new run, which is paid for.") from error
+        if meta["fingerprint"] != self._fingerprint:
+            return None
+        self.remove()  # as `finish` would have, had it not been killed
+        return found
+
     def remove(self) -> None:
         """The run has ended: nobody needs its randomness any more. What else is in the folder stays."""
         for name in ("progress.npz", "begin.json"):
@@ -96,6 +173,16 @@ class Checkpoint:
                 path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.folder.rmdir()
+
+
+@cache
+def software() -> str:
+    """What computes the queries and draws the noise: versions, and a hash of privopt's own code."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    python = ".".join(map(str, sys.version_info[:2]))
+    return f"privopt {privopt.__version__} ({digest.hexdigest()[:12]}), numpy {np.__version__}, Python {python}"
 
 
 def _array(value: Any) -> Any:

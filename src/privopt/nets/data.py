@@ -95,11 +95,6 @@ def physical_batch_size(model: nn.Module, inputs: Any) -> int:
     return int(min(max(MEMORY / each, 8), 4096))
 
 
-def fingerprint(dataset: Dataset[Any], model: nn.Module, settings: object) -> str:
-    """Of the data, the model's values and the settings."""
-    return hashlib.sha256(repr((content(dataset), values(model), settings)).encode()).hexdigest()
-
-
 def content(dataset: Dataset[Any]) -> str:
     """A fingerprint of all of the data; of examples that are drawn anew each time, as they are for one seed of torch's."""
     digest = hashlib.sha256()

@@ -13,14 +13,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from privopt.checkpoint import Checkpoint
+from privopt.checkpoint import Checkpoint, Finished
 from privopt.errors import InputError
 from privopt.loop import Result, run, warn_of_early_end
 from privopt.measure.clips import Clip
 from privopt.measure.randomness import SOURCE, Rng, generator
 from privopt.needs import Offer
-from privopt.nets.data import as_dataset, as_model, fingerprint, first_of, pairs, physical_batch_size
+from privopt.nets.answers import answers
+from privopt.nets.data import as_dataset, as_model, content, first_of, pairs, physical_batch_size
 from privopt.nets.dropout import Dropout
+from privopt.nets.identity import identify
+from privopt.nets.independence import Independence, assumptions, check_independence, require
 from privopt.nets.mode import training
 from privopt.nets.plan import check_given, noise_for, schedule
 from privopt.nets.public import PublicExamples, described
@@ -88,6 +91,7 @@ def fit(
     checkpoint: str | PathLike[str] | None = None,
     progress: bool | Callable[[int], None] = True,
     public: Any = None,
+    independence: Independence = "checked",
     seed: int | None = None,
 ) -> Fitted:
     """Train a model privately; the model itself is changed, and is an ordinary one afterwards.
@@ -97,6 +101,7 @@ def fit(
     ...). `checkpoint` names a folder from which a killed run goes on, bit for bit; it is as sensitive as the data. `progress`:
     a bar, if standard error is a terminal; or False; or a function that is told how many rounds are done. `public` are data like
     `dataset` that are not private: methods that use public data use them, and the bar shows the loss on a pair of tensors.
+    `independence="proved"` refuses a model whose examples could only be checked not to mix; the statement says which it is.
 
     **Guarantee** The released parameters are (ε, δ)-DP. Query: the sum of per-example gradients over a Poisson batch, each
     clipped to l2 norm `clip_bound` (a number, or a clip: `automatic`, `per_layer`); Gaussian noise calibrated to the budget. Loss
@@ -112,6 +117,7 @@ def fit(
     (True, 3.0)
     """
     check_given(budget, ledger, clip_bound, physical_batch_size)
+    check_independence(independence)
     data = as_dataset(dataset)
     planned = schedule(len(data), batch_size, epochs, rounds)  # type: ignore[arg-type]
     data = pairs(data)
@@ -161,6 +167,7 @@ def fit(
         return dp_sgd(rounds=planned.rounds, noise_multiplier=noise, clip_bound=1.0, learning_rate=1.0, sampling=sampling)
 
     oracle = _oracle(as_model(model), loss, data, physical_batch_size)  # what is wrong with them is found here
+    require(independence, oracle.doubts)
     if known is not None and "public" in parameters:
         side["public"] = PublicExamples(oracle, known)
         if "stability" not in (options or {}):
@@ -171,28 +178,39 @@ def fit(
     rng = generator(seed)
     ledger = ledger if ledger is not None else Ledger()
     name = ledger.run().name
-    store = None
+    store = ended = None
     if checkpoint is not None:
         rates = [rate(round_) for round_ in range(planned.rounds)] if callable(rate) else rate
-        settings = (method, planned, clip_bound, budget, options, rates, release, _name(loss), physical_batch_size, named, seed)
-        store = Checkpoint(checkpoint, fingerprint(data, model, settings))
-        name, rng = store.begin(name, rng)
-    spending = ledger.run(name)
-    if (stop := recipe(noise).stop(rng)) < planned.rounds:  # drawn before data are read: noise for these rounds is enough
-        with preparing(progress):
-            noise = noise_for(lambda z: recipe(z).stopped(stop), budget, accountant)
-    ready = recipe(noise).stopped(stop)
+        plan = (planned, clip_bound, budget, options, rates, release, physical_batch_size, accountant, noise, seed)
+        data_of = [content(part) for part in (data, known) if part is not None]
+        fingerprint = identify(method=method, recipe=recipe_of, plan=plan, model=model, loss=loss, data=data_of, torch=torch)
+        store = Checkpoint(checkpoint, fingerprint, answers(oracle, first_of(data)))
+        ended = store.finished()
+    if ended is not None:  # whoever asked was killed before it had the model, or asks again
+        spending, noise = ledger.run(ended.run), ended.noise_multiplier
+        spending.pay([ended.event])  # free, unless the ledger that holds it was lost
+        oracle.flat.assign(torch.from_numpy(ended.parameters).to(oracle.layout.device))
+        oracle.flat.release()
+        result = Result(ended.parameters, ended.rounds, ended.event, ended.stopped_early)
+    else:
+        if store is not None:
+            name, rng = store.begin(name, rng)
+        spending = ledger.run(name)
+        if (stop := recipe(noise).stop(rng)) < planned.rounds:  # drawn before data are read: noise for these rounds is enough
+            with preparing(progress):
+                noise = noise_for(lambda z: recipe(z).stopped(stop), budget, accountant)
+        ready = recipe(noise).stopped(stop)
 
-    def spent(done: int) -> float:
-        return epsilon(ready.planned_event(done), budget.delta, budget.neighbours, accountant=accountant)
+        def spent(done: int) -> float:
+            return epsilon(ready.planned_event(done), budget.delta, budget.neighbours, accountant=accountant)
 
-    watch = partial(public_loss, model, loss, *public) if isinstance(public, tuple | list) else None
-    with watched(progress, ready.rounds, spent, watch) as told:
-        result = trained(oracle, ready, spending=spending, rng=rng, checkpoint=store, progress=told)
-    if store is not None:
-        store.remove()
-    if result.stopped_early:
-        warn_of_early_end(result.rounds, ready.rounds, ledger, frames=1)
+        watch = partial(public_loss, model, loss, *public) if isinstance(public, tuple | list) else None
+        with watched(progress, ready.rounds, spent, watch) as told:
+            result = trained(oracle, ready, spending=spending, rng=rng, checkpoint=store, progress=told)
+        if store is not None:
+            store.finish(Finished(name, result.parameters, result.rounds, result.stopped_early, noise, result.event))
+        if result.stopped_early:
+            warn_of_early_end(result.rounds, ready.rounds, ledger, frames=1)
     statement = Statement(
         budget=budget,
         event=spending.since(0),
@@ -206,6 +224,7 @@ def fit(
         public_data=[] if named is None else [named],
         noise=SOURCE if seed is None else None,
         cap=ledger.cap,
+        assumed=assumptions(oracle.doubts),
         seeded=seed is not None,
         settings={
             "method": method,
@@ -232,7 +251,10 @@ def trained(
     checkpoint: Checkpoint | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Result:
-    """Run a recipe on a model, which then has the parameters that were released; torch's own generators go on where they were."""
+    """Run a recipe on a model, which then has the parameters that were released, or those it had if anything raises.
+
+    Torch's own generators go on where they were.
+    """
     repeatable = _Repeatable(oracle, Dropout.drawn(rng))
     if checkpoint is not None and (saved := checkpoint.load()) is not None:
         repeatable.round = saved.round_
@@ -244,9 +266,13 @@ def trained(
                 progress(done)
 
     with training(oracle.model), Draws(oracle.layout.device).again(), torch.no_grad():
+        start = oracle.flat.vector  # which a run leaves as it is
         try:
             result = run(recipe, repeatable, oracle.flat.vector, spending=spending, rng=rng, checkpoint=checkpoint, progress=told)
             oracle.flat.assign(result.parameters)
+        except BaseException:
+            oracle.flat.assign(start)  # public values, with which the same run can be asked for again
+            raise
         finally:
             oracle.flat.release()
     return result
@@ -260,10 +286,6 @@ def _oracle(model: nn.Module, loss: Callable[..., Tensor], data: Any, chunk: int
             oracle = TorchOracle.of_dataset(model, loss, data)
         oracle.chunk = chunk or physical_batch_size(model, first_of(data)[0])
     return oracle
-
-
-def _name(loss: Callable[..., Tensor]) -> str:
-    return repr(loss) if isinstance(loss, nn.Module) else getattr(loss, "__qualname__", type(loss).__qualname__)
 
 
 class _Repeatable:

@@ -1,5 +1,18 @@
-"""`make_private`: private training inside the user's own loop, with the user's own optimizer."""
+"""`make_private`: private training inside the user's own loop, with the user's own optimizer.
 
+The loop is not ours, so it may end anywhere. What stays true:
+
+- A round is *drawn* when its first piece is handed out, *begun* by its first `step`, and *closed* by the step of its last piece.
+- A round that is drawn and left is drawn again, the same rows, by the next entry of the loader: nothing of it was used.
+- A round is begun once it is paid for, and its number is then used up. If anything raises in it, or the loop leaves it, it is
+  closed without an update: what it summed up is dropped, gradients are cleared, and the next round is another one, with a payment
+  of its own.
+- After a round that failed, a state that was saved before leads elsewhere than this loop: to the round that failed, and past it.
+  So the loop goes on as a new run of the ledger, with new randomness; what the old run paid ahead is left to the saved state.
+"""
+
+import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -9,7 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset, default_collate
 
-from privopt.errors import BudgetExceeded, InputError
+from privopt.checkpoint import software
+from privopt.errors import BudgetExceeded, InputError, PrivoptWarning
 from privopt.loop import warn_of_early_end
 from privopt.measure import randomness
 from privopt.measure.clips import Clip, as_clip, l2
@@ -21,10 +35,13 @@ from privopt.needs import Offer, check_oracle, check_slots
 from privopt.nets.attached import Attached
 from privopt.nets.data import as_dataset, as_model, content, first_of, physical_batch_size, values
 from privopt.nets.dropout import Dropout
+from privopt.nets.identity import identify
+from privopt.nets.independence import Independence, assumptions, check_independence, require
 from privopt.nets.plan import Schedule, check_given, schedule
+from privopt.nets.rehearsal import Rehearsal
 from privopt.perexample.torch import Layout, Recorder, TorchGrads
-from privopt.perexample.torch.check import tried
-from privopt.perexample.torch.data import moved, rows_of
+from privopt.perexample.torch.check import check_model, tried
+from privopt.perexample.torch.data import leaves, moved, rows_of
 from privopt.perexample.torch.draws import Draws
 from privopt.perexample.torch.errors import UnsupportedLoss
 from privopt.perexample.torch.handed import Handed
@@ -33,12 +50,14 @@ from privopt.privacy.accountants import Accountant
 from privopt.privacy.budget import Budget, warn_of_delta
 from privopt.privacy.calibrate import calibrate
 from privopt.privacy.events import compose
-from privopt.privacy.ledger import Ledger
+from privopt.privacy.ledger import Ledger, Run
 from privopt.privacy.statement import Statement
 
 AHEAD = 16  # rounds that are paid with one write
+OWN_CODE = "the losses are computed by the loop's own code"
 READING, COMPUTING = 0, 1  # what random numbers of torch are used for
-FORMAT = "privopt-private-1"
+FORMAT = "privopt-private-2"
+SPENT = "The round of privopt in which this happened is spent, without an update of the model. The next round is another one."
 
 
 def make_private(
@@ -54,12 +73,14 @@ def make_private(
     physical_batch_size: int | None = None,
     accountant: Accountant = "auto",
     ledger: Ledger | None = None,
+    independence: Independence = "checked",
     seed: int | None = None,
 ) -> "Private":
     """A loader of Poisson batches and a step that clips, hides and updates; any optimizer of torch, any learning-rate scheduler.
 
-    **Guarantee** As `privopt.nets.fit`. Each round is paid for before its answer is used. Whatever the loop does with the model
-    is post-processing; whatever it does with the batches or the losses is not covered.
+    **Guarantee** As `privopt.nets.fit`. Each round is paid for before anything is computed for it, and answers at most once, also
+    if the loop fails in it or leaves it: then it is spent without an update. Whatever the loop does with the model is
+    post-processing; whatever it does with the batches or the losses is not covered.
 
     >>> _ = torch.manual_seed(0)
     >>> x = torch.randn(500, 3)
@@ -74,6 +95,8 @@ def make_private(
     (True, True)
     """
     check_given(budget, ledger, clip_bound, physical_batch_size)
+    check_independence(independence)
+    require(independence, [OWN_CODE])
     data = as_dataset(dataset)
     planned = schedule(len(data), batch_size, epochs, rounds)  # type: ignore[arg-type]
     if budget.delta == 0:
@@ -103,6 +126,7 @@ class Private:
         self._recorder, self._layout, self._attached = Recorder(model), Layout(model), Attached(model)
         _check_optimizer(optimizer, self._layout)
         self._chunk = chunk or self._measured_chunk()
+        self._doubts = [OWN_CODE, *self._doubts_of_model()]
         clip = as_clip(clip_bound)
 
         def measurement(noise: float) -> Measurement:
@@ -120,18 +144,26 @@ class Private:
         self._events = [self._measurement.event(round_) for round_ in range(planned.rounds)]
         self.ledger = ledger if ledger is not None else Ledger()
         self._spending = self.ledger.run()
+        self._earlier: list[Run] = []  # runs that ended with a round that failed
+        self._first = 0  # the round that `_spending` began with
+        self._saved = False  # whether a state of `_spending` may be replayed
         self._rng, self._seeded = randomness.generator(seed), seed is not None
         self._dropout = Dropout.drawn(self._rng)
-        self._began = randomness.state(self._rng)  # the generator when this round began
+        self._drawing = self._rng  # of the round that is open; `_rng` is as it was before that round
         self._settings = repr((planned, budget, clip, accountant, self.noise_multiplier))
         self._content: str | None = None
         self._resumed: dict[str, Any] | None = None
+        self._using = threading.Lock()
+        self._entry: object = None  # the newest entry of the loader
         self._open: OpenRound | None = None
-        self._place = self._handed = 0  # which piece is handed out, and how many examples it has; 0: none is
-        self._piece: Any = None  # itself, until a closure has been checked
-        self._ending = self._checked = False  # the piece is its round's last; a closure has been checked
+        self._place = self._handed = 0  # which piece is handed out, and how many examples it has; 0: none is, or it is used
+        self._piece: Any = None  # itself, until it is used
+        self._part: Any = None  # what is handed out of it: all, or a part in a rehearsal
+        self._rehearsal, self._rehearsing = Rehearsal(self._recorder, self._layout), False  # rehearsing: a part is handed out
+        self._checked = False  # a closure has been checked
         self._updating = False  # the optimizer is asked for a step by us
-        self.rounds, self._last = 0, planned.rounds  # done, and affordable
+        self.rounds, self._last = 0, planned.rounds  # closed, and affordable
+        self._begun = self._failed = 0  # rounds that were begun (inside a round one more than closed), closed without an update
 
     @property
     def planned_rounds(self) -> int:
@@ -141,32 +173,56 @@ class Private:
     @property
     def loader(self) -> Iterator[Any]:
         """The batches of all remaining rounds, in pieces that fit into memory: one `step` for each piece."""
-        self._check_resumed()
-        paid = self._spending.position
-        self._last = paid + self._spending.affordable(self._events[paid:])
-        if self._last == self.rounds < self._planned.rounds:
-            raise BudgetExceeded(f"not even one round fits into what is left of the ledger's budget: {self.ledger.budget}.")
+        entry = self._enter()
         with self._guarded_optimizer():
-            yield from self._pieces()
+            while handed := self._next(entry):
+                yield handed[0]
         if self.rounds < self._planned.rounds:
             warn_of_early_end(self.rounds, self._planned.rounds, self.ledger, frames=1)
 
-    def _pieces(self) -> Iterator[Any]:
-        while self.rounds < self._last:
-            self._began = randomness.state(self._rng)
-            zero = torch.zeros(self._layout.size, dtype=self._layout.dtype, device=self._layout.device)
-            self._open = OpenRound(self._measurement, self._planned.size, self.rounds, self._rng, zero)
-            parts = self._open.parts(self._chunk)
-            if not parts:  # nobody was drawn: that is hidden like any other round
-                self._finish()
-            for place, rows in enumerate(parts):
-                self._place, self._handed, self._ending = place, len(rows), place == len(parts) - 1
-                with self._numbers(READING):
-                    piece = self._fetch(rows)
-                self._piece = None if self._checked else piece
-                yield piece
+    def _enter(self) -> object:
+        with self._alone():
+            self._check_resumed()
+            if self._leave():
+                warnings.warn(f"a loop was left inside a round. {SPENT}", PrivoptWarning, stacklevel=3)
+            paid = self._first + self._spending.position
+            self._last = paid + self._spending.affordable(self._events[paid:])
+            if self._last == self.rounds < self._planned.rounds:
+                raise BudgetExceeded(f"not even one round fits into what is left of the ledger's budget: {self.ledger.budget}.")
+            self._entry = entry = object()
+            return entry
+
+    def _next(self, entry: object) -> tuple[Any] | None:
+        """Hand out the next piece, if there is one."""
+        with self._alone():
+            if entry is not self._entry:
+                raise InputError("this loop has ended: private.loader was entered again, and a round belongs to one loop.")
+            with self._closed_by_errors():
                 if self._handed:
                     raise InputError("a batch was handed out, but step(...) was not called: every batch has to be used once.")
+                while self._open is not None or self.rounds < self._last:
+                    round_ = self._open or self._draw()
+                    if not round_.parts:  # nobody was drawn: that is hidden like any other round
+                        self._begin()
+                        self._update(round_)
+                        continue
+                    rows = round_.parts[self._place]
+                    if self._piece is None:
+                        with self._numbers(READING):
+                            self._piece = self._fetch(rows)
+                        self._rehearsal = Rehearsal(self._recorder, self._layout)
+                    found = None if self._checked or len(rows) < 2 else self._rehearsal.part(self._piece, len(rows))
+                    self._rehearsing = found is not None
+                    self._part, self._handed = found or (self._piece, len(rows))
+                    return (self._part,)
+        return None
+
+    def _draw(self) -> OpenRound:
+        self._drawing = randomness.restored(randomness.state(self._rng))
+        zero = torch.zeros(self._layout.size, dtype=self._layout.dtype, device=self._layout.device)
+        self._place = 0
+        self._open = OpenRound(self._measurement, self._planned.size, self.rounds, self._drawing, zero, self._chunk)
+        return self._open
 
     @contextmanager
     def _guarded_optimizer(self) -> Iterator[None]:
@@ -187,29 +243,52 @@ class Private:
     def step(self, closure: Callable[[], Tensor]) -> bool:
         """Use one piece of a batch: `closure` computes its losses, one for each example. Whether the model was updated.
 
-        The last piece of a round updates it: `if private.step(...): scheduler.step()`. The first closure is called seven times,
-        with rows of its batch overwritten, to check that no example's loss depends on another's; nothing is paid before that.
+        The last piece of a round updates it: `if private.step(...): scheduler.step()`. The first two pieces of a loop are parts
+        of the third and count for nothing. They, and the third with rows overwritten, show whether an example's loss depends on
+        others or on their number. Nothing is paid before that.
         """
-        if self._open is None or not self._handed:
-            raise InputError("step(...) uses a batch of the loader: call it once for each, inside `for … in private.loader`.")
-        if not callable(closure):
-            raise InputError(
-                f"step(…) is given a {type(closure).__name__}, but it computes the losses itself: step(lambda: loss(…))."
-            )
-        self._attached.check()
-        if not self._checked and self._handed > 1:
-            with self._numbers(COMPUTING):
-                handed = Handed(self._piece, self._handed)
-                losses = partial(self._losses, closure)
-                self._checked = check_losses(self._recorder, self._layout, losses, handed, plainly=True)
-        with self._numbers(COMPUTING), torch.enable_grad(), self._recorder.record() as tape:
-            factors = tape.factors(self._losses(closure))
-        names = self._layout.names
-        self._open.add(TorchGrads(self._layout, {names[key]: factor for key, factor in factors.items()}, self._handed))
-        self._handed = 0
-        if self._ending:
-            self._finish()
-        return self._ending
+        with self._alone():
+            round_ = self._open
+            if round_ is None or not self._handed:
+                raise InputError("step(...) uses a batch of the loader: call it once for each, inside `for … in private.loader`.")
+            if not callable(closure):
+                raise InputError(
+                    f"step(…) is given a {type(closure).__name__}, but it computes the losses itself: step(lambda: loss(…))."
+                )
+            self._attached.check()
+            if self._rehearsing or (not self._checked and self._handed > 1):
+                self._check(partial(self._losses, closure, self._handed))
+            if self._rehearsing:
+                self._handed = 0
+                return False
+            self._begin()
+            with self._closed_by_errors():
+                examples, self._handed = self._handed, 0  # the piece is used up, whatever happens
+                self._piece = self._part = None
+                with self._numbers(COMPUTING), torch.enable_grad(), self._recorder.record() as tape:
+                    factors = tape.factors(self._losses(closure, examples))
+                names = self._layout.names
+                round_.add(self._place, TorchGrads(self._layout, {names[key]: own for key, own in factors.items()}, examples))
+                self._place += 1
+                if updated := self._place == len(round_.parts):
+                    self._update(round_)
+            return updated
+
+    def _check(self, losses: Callable[[], Tensor]) -> None:
+        """Refuse a closure that mixes the examples of its batch, and leave the batch as it is."""
+        batch = Handed(self._part, self._handed)
+
+        def again() -> Tensor:
+            batch.give(batch.order)  # a closure may change it in place
+            return losses()
+
+        with self._numbers(COMPUTING):
+            if self._rehearsing:
+                self._rehearsal.note(again)
+                return
+            self._checked = check_losses(self._recorder, self._layout, losses, batch, plainly=True)
+            self._doubts += [doubt for doubt in self._rehearsal.compare(again) if doubt not in self._doubts]
+            batch.give(batch.order)
 
     def epsilon(self) -> float:
         """What has been paid so far, at the budget's δ; rounds are paid a few ahead."""
@@ -219,7 +298,7 @@ class Private:
         """What may be claimed about the model as it is now."""
         return Statement(
             budget=self._budget,
-            event=self._spending.since(0),
+            event=compose(run.since(0) for run in (*self._earlier, self._spending)),
             released="the parameters of a network, after every round",
             accountant=self._accountant,
             examples=self._planned.size,
@@ -229,9 +308,11 @@ class Private:
             ],
             noise=None if self._seeded else randomness.SOURCE,
             cap=self.ledger.cap,
+            assumed=assumptions(self._doubts),
             seeded=self._seeded,
             settings={
                 "rounds": self.rounds,
+                **({"rounds without an update": self._failed} if self._failed else {}),
                 "batch size": self._planned.phrase(),
                 "noise multiplier": self.noise_multiplier,
                 "clip bound": self._measurement.bound if isinstance(self._clip, l2) else str(self._clip),
@@ -246,17 +327,19 @@ class Private:
 
         It holds the generator of the noise, so it is as sensitive as the data. Inside a round it is the state before that round.
         """
+        self._saved = True
         return {
             "format": FORMAT,
-            "run": self._spending.name,
+            "runs": [[run.name, run.position] for run in (*self._earlier, self._spending)],
             "round": self.rounds,
-            "paid": self._spending.position,
-            "generator": self._began if self._open is not None else randomness.state(self._rng),
+            "failed": self._failed,
+            "generator": randomness.state(self._rng),
             "dropout": self._dropout.seed,
             "chunk": self._chunk,
             "checked": self._checked,
             "seeded": self._seeded,
             "settings": self._settings,
+            "code": self._code(),
             "content": self._fingerprint(),
             "values": values(self.model, self.optimizer),
         }
@@ -265,21 +348,28 @@ class Private:
         """Go on where `state_dict` was taken: the same batches, noise and dropout, and nothing is paid twice.
 
         **Guarantee** That of the whole run, if the loop is the same program on the same data: replayed rounds then give the same
-        answers. The data, the settings, and the values of model and optimizer are compared; what the loop does is not known here.
+        answers. The data, the settings, the software, the model's code, and the values of model and optimizer are compared; what
+        the loop does is not known here.
         """
-        if self.rounds or self._open is not None:
+        if self._begun or self._open is not None:
             raise InputError("load_state_dict(...) comes before the first batch.")
         if state.get("format") != FORMAT:
             raise InputError(f"the state has the format {state.get('format')!r}, not {FORMAT!r}.")
-        if (state["settings"], state["content"]) != (self._settings, self._fingerprint()):
+        if (state["settings"], state["code"], state["content"]) != (self._settings, self._code(), self._fingerprint()):
             raise InputError(
-                "the data or settings are not those that this state was saved with. Replaying its noise on other data would "
-                "reveal both: resume with the same, or start a new run."
+                "the data, the model's code, the software or the settings are not those that this state was saved with. "
+                "Replaying its noise on another query would reveal both: resume with the same, or start a new run."
             )
         rng = randomness.restored(state["generator"])
-        self._spending = self.ledger.run(state["run"])
-        self._spending.pay(self._events[: state["paid"]])  # a durable ledger holds them already
-        self.rounds, self._chunk, self._checked, self._seeded = (state[key] for key in ("round", "chunk", "checked", "seeded"))
+        runs, first = [], 0
+        for name, paid in state["runs"]:
+            runs.append(self.ledger.run(name))
+            runs[-1].pay(self._events[first : first + paid])  # a durable ledger holds them already
+            first += paid
+        *self._earlier, self._spending = runs
+        self._first, self._saved = first - self._spending.position, True
+        self._begun = self.rounds = state["round"]
+        self._failed, self._chunk, self._checked, self._seeded = (state[key] for key in ("failed", "chunk", "checked", "seeded"))
         self._rng, self._dropout = rng, Dropout(state["dropout"])
         self._resumed = state
 
@@ -291,12 +381,73 @@ class Private:
             )
         self._resumed = None
 
+    def _code(self) -> list[str]:
+        return [software(), identify(values=False, model=self.model, torch=torch)]
+
     def _fingerprint(self) -> str:
         if self._content is None:
             self._content = content(self._data)
         return self._content
 
-    # ------------------------------------------------------------ inside
+    # ------------------------------------------------------------ inside a round
+
+    def _alone(self) -> threading.Lock:
+        if self._using.locked():
+            raise InputError("the loader and step(…) are used by one thread at a time, and not inside a closure.")
+        return self._using
+
+    @contextmanager
+    def _closed_by_errors(self) -> Iterator[None]:
+        """Leave the round if anything raises."""
+        try:
+            yield
+        except BaseException as error:
+            if self._leave():
+                error.add_note(SPENT)
+            raise
+
+    def _begin(self) -> None:
+        """Pay for the round that is open, if that was not done ahead, and use up its number."""
+        if self.rounds >= self._first + self._spending.position:
+            self._spending.pay(self._events[self.rounds : min(self.rounds + AHEAD, self._last)])
+        self._begun = self.rounds + 1
+
+    def _leave(self) -> bool:
+        """Close a round that is open: spent if it was begun, else as if it had not been drawn. Whether it was spent."""
+        self._handed, self._piece = 0, None
+        if self._begun == self.rounds:
+            self._open = None
+            return False
+        self._clear()
+        if self._saved:
+            paid = self._first + self._spending.position
+            rng = randomness.generator(randomness.key(self._drawing) if self._seeded else None)
+            earlier, spending = [*self._earlier, self._spending], self.ledger.run()
+            self._earlier, self._spending, self._drawing, self._saved = earlier, spending, rng, False
+            self._first = self._begun = paid
+        self._failed += self._begun - self.rounds
+        self._close()
+        return True
+
+    def _close(self) -> None:
+        self._open, self._rng, self.rounds = None, self._drawing, self._begun
+
+    def _update(self, round_: OpenRound) -> None:
+        """Draw the answer of a round, give it to the optimizer, and close the round."""
+        noisy = round_.finish()
+        for name, parameter in self._layout.parameters.items():
+            parameter.grad = self._layout.view(name, noisy.value)
+        try:
+            self._updating = True
+            self.optimizer.step()
+        finally:
+            self._updating = False
+        self._clear()
+        self._close()
+
+    def _clear(self) -> None:
+        for parameter in self._layout.parameters.values():
+            parameter.grad = None
 
     @contextmanager
     def _numbers(self, use: int) -> Iterator[None]:
@@ -305,31 +456,15 @@ class Private:
             self._dropout.begin(self.rounds, self._place, use)
             yield
 
-    def _losses(self, closure: Callable[[], Tensor]) -> Tensor:
+    def _losses(self, closure: Callable[[], Tensor], examples: int) -> Tensor:
         losses = closure()
-        if not isinstance(losses, Tensor) or losses.shape != (self._handed,):
+        if not isinstance(losses, Tensor) or losses.shape != (examples,):
             shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
             raise UnsupportedLoss(
                 f"the closure gave {shape}, but one loss for each example of the batch is needed, a tensor of shape (examples,): "
                 'reduction="none", averaged over what is not the batch.'
             )
         return losses
-
-    def _finish(self) -> None:
-        assert self._open is not None
-        if self.rounds >= self._spending.position:
-            self._spending.pay(self._events[self.rounds : min(self.rounds + AHEAD, self._last)])
-        noisy = self._open.finish()
-        for name, parameter in self._layout.parameters.items():
-            parameter.grad = self._layout.view(name, noisy.value)
-        self._updating = True
-        try:
-            self.optimizer.step()
-        finally:
-            self._updating = False
-        self.optimizer.zero_grad(set_to_none=True)
-        self._open = None
-        self.rounds += 1
 
     def _fetch(self, rows: Any) -> Any:
         if isinstance(self._data, TensorDataset):
@@ -338,13 +473,33 @@ class Private:
             piece = default_collate([self._data[int(row)] for row in rows])
         return moved(piece, self._layout.device)
 
-    def _measured_chunk(self) -> int:
+    def _inputs(self) -> Any:
         first = first_of(self._data)
-        inputs = first[0] if isinstance(first, tuple | list) else first
+        return first[0] if isinstance(first, tuple | list) else first
+
+    def _doubts_of_model(self) -> list[str]:
+        """Refuse a model that mixes examples. Why that is not proved, of the model alone."""
+        inputs = moved(self._inputs(), self._layout.device)
+        try:
+            return check_model(self._recorder, _projected, inputs, torch.zeros(1, device=self._layout.device)).doubts
+        except InputError:
+            return ["the loop calls the model in a way of its own"]
+
+    def _measured_chunk(self) -> int:
+        inputs = self._inputs()
         try:
             return int(tried("the model", lambda: physical_batch_size(self.model, inputs), inputs, self._layout))
         except InputError as error:
             raise InputError(f"{error} If your loop calls the model in another way, say physical_batch_size=….") from None
+
+
+def _projected(output: Any, examples: Tensor) -> Tensor:
+    """One number for each example, to which every output of the model contributes."""
+    parts = [x for x in leaves(output) if isinstance(x, Tensor) and x.is_floating_point() and x.shape[:1] == examples.shape[:1]]
+    if not parts:
+        raise InputError("the model gives no tensor with one row for each example.")
+    columns = torch.cat([part.flatten(1) if part.ndim > 1 else part.unsqueeze(1) for part in parts], 1)
+    return columns @ torch.arange(1.0, columns.shape[1] + 1, device=columns.device).cos().to(columns.dtype)
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer, layout: Layout) -> None:

@@ -3,10 +3,10 @@
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
-from privopt.nets.data import fingerprint
+from privopt.nets.data import content
 from privopt.perexample.public import public_batches
 from privopt.perexample.torch import TorchOracle
 from privopt.perexample.torch.data import call, moved, rows_of, score
@@ -47,4 +47,4 @@ class PublicExamples:
 
 def described(data: Dataset[Any]) -> str:
     """How many examples there are, and a hash of them (of some of them, if they are not tensors): what was used is recognised."""
-    return f"the examples given as public: {len(data)} of them, sha256 {fingerprint(data, nn.Module(), '')[:16]}"  # type: ignore[arg-type]
+    return f"the examples given as public: {len(data)} of them, sha256 {content(data)[:16]}"  # type: ignore[arg-type]

@@ -12,15 +12,16 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from privopt.errors import InputError, PrivoptError
-from privopt.perexample.torch.data import Kind, call, described, kinds, leaves, rows_of, score, synthetic
+from privopt.perexample.torch.data import Kind, Numbers, call, copied, described, kinds, leaves, rows_of, score, synthetic
 from privopt.perexample.torch.draws import Draws
 from privopt.perexample.torch.errors import UnsupportedLayer, UnsupportedLoss
 from privopt.perexample.torch.flat import Layout
 from privopt.perexample.torch.functions import gradients
 from privopt.perexample.torch.handed import Handed
+from privopt.perexample.torch.isolation import TOLERANCES, check_isolation, in_precision
 from privopt.perexample.torch.losses import Loss
 from privopt.perexample.torch.memory import Memory
-from privopt.perexample.torch.mixing import OF_HALVES, TOLERANCE, check_losses, compare, noting_halves
+from privopt.perexample.torch.mixing import check_losses, compare, noting_halves
 from privopt.perexample.torch.mode import evaluating
 from privopt.perexample.torch.record import Recorder
 
@@ -60,17 +61,20 @@ class Checked(NamedTuple):
 
     output: Any  # for made-up examples
     changes_inputs: bool  # in place
+    doubts: list[str]  # why independence of the examples was checked, and not proved
 
 
 def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> Checked:
     """Refuse a model or loss whose per-example gradients do not add up.
 
     Gradients are those of plain autograd on each example alone, without dropout; and, in the model's own mode, no example's loss
-    depends on another's. What cannot be told, because it is not finite, is tried on other examples.
+    depends on another's. What cannot be told, because it is not finite, is tried on other examples. `isolation` then compares
+    batches with single examples.
     """
     layout, generator, start = Layout(recorder.model), torch.Generator().manual_seed(0), Memory(recorder.model)
     output: Any = None
     alone = together = changes = False
+    ran: list[tuple[Numbers, Kind]] = []
     try:
         with Draws(layout.device).again(), torch.enable_grad():
             for numbers in (normal, wide, padded, positive):
@@ -89,6 +93,7 @@ def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> Ch
                             raise
                         continue
                     output = found if output is None else output
+                    ran.append((numbers, kind))
                     if (alone and together) or numbers is wide:
                         break
     finally:
@@ -98,7 +103,26 @@ def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> Ch
             "losses or gradients of made-up examples are not finite, so it cannot be told whether the model or the loss mixes "
             "examples. Keep logarithms, roots and divisors away from 0, for one example alone as well (no std over the batch)."
         )
-    return Checked(output, changes)
+    doubts = _check_precisely(recorder, loss, inputs, targets, ran[-1][1])
+    numbers_that_ran = [numbers for numbers in (normal, positive) if any(numbers is one for one, _ in ran)]
+    doubts += check_isolation(recorder.model, loss, inputs, targets, ran[-1][1], numbers_that_ran or [normal])
+    return Checked(output, changes, doubts)
+
+
+def _check_precisely(recorder: Recorder, loss: Loss, inputs: Any, targets: Any, kind: Kind) -> list[str]:
+    """Compare with plain autograd again, in double precision: a large branch hides nothing of a small one there."""
+    model, generator, start = recorder.model, torch.Generator().manual_seed(1), Memory(recorder.model)
+    made = _made_up(inputs, targets, normal, kind, generator)
+    made = tree_map(lambda x: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x, made)
+    with in_precision(model, torch.float64):
+        try:
+            with Draws(next(model.parameters()).device).again(), torch.enable_grad():
+                _check_alone(recorder, loss, Layout(model), *rows_of(made, slice(ALONE)))
+        except InputError:
+            return ["the model computes in single precision only, where rounding hides what is small"]
+        finally:
+            start.restore()
+    return []
 
 
 def _features(inputs: Any) -> bool:
@@ -164,16 +188,11 @@ def _check_alone(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, ta
                     alone[name].add_(gradient.to_dense() if gradient.is_sparse else gradient, alpha=weight)
             found = ()  # one at a time is in memory
     ours = layout.views(grads.weighted_sum(weights))
-    return compare(ours, alone, OF_HALVES if halved else TOLERANCE[layout.dtype])
+    return compare(ours, alone, TOLERANCES[halved.pop() if halved else layout.dtype])
 
 
 def _scored_alone(model: nn.Module, loss: Loss, inputs: Any, targets: Any) -> Tensor:
     return score(loss, call(model, inputs), targets)
-
-
-def copied(data: Any) -> Any:
-    """A copy, which a model may change in place."""
-    return tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, data)
 
 
 def tried(what: str, work: Callable[[], Any], given: Any, layout: Layout) -> Any:

@@ -31,6 +31,11 @@ def rows_of(data: Any, rows: Tensor | slice) -> Any:
     return None if data is None else tree_map(lambda x: rows_of(x, rows) if isinstance(x, Tensor) else x, data)
 
 
+def copied(data: Any) -> Any:
+    """A copy, which a model may change in place."""
+    return tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, data)
+
+
 def leaves(data: Any) -> list[Any]:
     """All tensors, and whatever else there is."""
     if isinstance(data, tuple):

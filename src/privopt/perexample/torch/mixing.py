@@ -20,14 +20,13 @@ from privopt.perexample.torch.errors import UnsupportedLayer, UnsupportedLoss
 from privopt.perexample.torch.flat import Layout
 from privopt.perexample.torch.grads import TorchGrads
 from privopt.perexample.torch.handed import Handed
+from privopt.perexample.torch.isolation import TOLERANCES, Tolerance
 from privopt.perexample.torch.memory import Memory
 from privopt.perexample.torch.mode import evaluating
 from privopt.perexample.torch.record import Recorder
 from privopt.perexample.torch.tape import HIDING, NO_GRADIENT
 
-TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}  # of gradients that are computed in two ways
-AGAIN = {torch.float64: 1e-11, torch.float32: 1e-5}  # of what is computed twice in one way
-OF_HALVES = 5e-2
+AGAIN = {torch.float64: Tolerance(1e-11, 1e-14), torch.float32: Tolerance(1e-5, 1e-8)}  # of what is computed twice in one way
 MIXES = "Either the model or the loss mixes examples: the batch must be the first dimension everywhere, in the same order."
 
 
@@ -103,7 +102,7 @@ def _told(
                 f"{some(others)} keeps something of the examples, which no noise hides: it is not a parameter that is trained. "
                 "Compute it before training and leave it as it is then, or do without it."
             )
-        tolerance = OF_HALVES if halves else AGAIN[layout.dtype]
+        tolerance = TOLERANCES[torch.float16] if halves else AGAIN[layout.dtype]
         if not _alike(before, after, taken, tolerance):
             if not _alike(before, passed(rows, taken), taken, tolerance):
                 raise UnsupportedLayer(
@@ -121,15 +120,16 @@ def _told(
             with given(rows), noting_halves(halves):
                 plain = _plain(layout, losses(), odd)
             total = ours(rows, odd)[1].weighted_sum(torch.ones(len(odd)))
-            compare(layout.views(total), plain, OF_HALVES if halves else TOLERANCE[layout.dtype])
+            compare(layout.views(total), plain, TOLERANCES[torch.float16 if halves else layout.dtype])
     return usable
 
 
-def compare(ours: dict[str, Tensor], wanted: dict[str, Tensor], tolerance: float) -> bool:
+def compare(ours: dict[str, Tensor], wanted: dict[str, Tensor], tolerance: Tolerance) -> bool:
     """Refuse gradients, which are used up, that are not the wanted ones. Whether that could be told: they are finite."""
     told = [name for name, value in wanted.items() if value.numel() and bool(value.isfinite().all())]
-    size = max((_largest(wanted[name]) for name in told), default=0.0)
-    wrong = [name for name in told if not _largest(ours[name].sub_(wanted[name])) <= tolerance * size]
+    sizes = {name: _largest(wanted[name]) for name in told}
+    overall = max(sizes.values(), default=0.0)
+    wrong = [name for name in told if not _largest(ours[name].sub_(wanted[name])) <= tolerance.allows(sizes[name], overall)]
     if wrong:
         raise UnsupportedLayer(
             f"the gradients of {some(wrong)} are not those of each example alone. {MIXES} Or a parameter is used outside the "
@@ -222,15 +222,18 @@ def _overwritten(rows: Tensor, taken: Tensor) -> Tensor:
     return torch.where(taken, rows, _without(rows, taken) if int(taken.sum()) > 1 else rows[taken])
 
 
-def _alike(before: _Pass, after: _Pass, taken: Tensor, tolerance: float) -> bool:
+def _alike(before: _Pass, after: _Pass, taken: Tensor, tolerance: Tolerance) -> bool:
     """Whether losses and gradients of the examples that are taken are the same, where they are numbers."""
-    size = max((float(_numbers(norms).max()) for norms in before.norms.values() if norms.numel()), default=0.0)
-    pairs = [(before.losses, after.losses, float(_numbers(before.losses[taken]).abs().max()))]
-    pairs += [(norms, after.norms[name], size) for name, norms in before.norms.items()]
-    for first, second, scale in pairs:
+    overall = max((float(_numbers(norms).max()) for norms in before.norms.values() if norms.numel()), default=0.0)
+    largest = float(_numbers(before.losses[taken]).abs().max())
+    pairs = [(before.losses, after.losses, tolerance.allows(largest, largest))]
+    for name, norms in before.norms.items():
+        own = float(_numbers(norms).max()) if norms.numel() else 0.0
+        pairs.append((norms, after.norms[name], tolerance.allows(own, overall)))
+    for first, second, allowed in pairs:
         told = taken & first.isfinite()
         gap = (first[told] - second[told]).abs()
-        if not bool((gap <= tolerance * scale).all()):
+        if not bool((gap <= allowed).all()):
             return False
     return True
 

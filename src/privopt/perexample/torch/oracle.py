@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, default_collate
 
 from privopt.errors import InputError, PrivoptError
-from privopt.perexample.torch.check import check_model, copied
+from privopt.perexample.torch.check import check_model
 from privopt.perexample.torch.chunked import ChunkedGrads
-from privopt.perexample.torch.data import call, leaves, moved, rows_of, score, size_of
+from privopt.perexample.torch.data import call, copied, leaves, moved, rows_of, score, size_of
 from privopt.perexample.torch.errors import UnsupportedLoss
 from privopt.perexample.torch.exact import whole
 from privopt.perexample.torch.flat import FlatParameters, Layout
@@ -84,6 +84,7 @@ class TorchOracle:
             raise InputError(f"the loss is a {type(loss).__name__}, but a function or a loss module of torch is needed.")
         self.model, self.loss, self.chunk = model, per_example(loss), chunk
         self._recorder, self._copies, self._moves = Recorder(model), False, True
+        self.doubts = ["it was not checked"]  # why it is not proved that each example's loss depends on that example only
         self.layout: Layout = Layout(model)
         if isinstance(loss, nn.Module) and any(p.requires_grad and p not in self.layout.names for p in loss.parameters()):
             raise InputError(
@@ -91,7 +92,7 @@ class TorchOracle:
                 "model, or freeze them: loss.requires_grad_(False)."
             )
         if check and self._size:
-            output, self._copies = check_model(self._recorder, self.loss, *self._read(slice(0, 1)))
+            output, self._copies, self.doubts = check_model(self._recorder, self.loss, *self._read(slice(0, 1)))
             if isinstance(output, Tensor) and isinstance(targets, Tensor):
                 check_targets(loss, output.detach()[:1].expand(self._size, *output.shape[1:]), targets)
 

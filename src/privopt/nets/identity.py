@@ -1,0 +1,283 @@
+"""Identity: a fingerprint of what a program would compute, from its code and the values that the code holds.
+
+A killed run goes on with the noise that it began with, which is free only if the query is the same: the same losses of the same
+model. So a function is told by its byte code, its constants, its defaults, and all that it reaches: closure values, global names,
+other functions. A module of torch is told by its class, its settings, its hooks and its values. What is part of an installed
+package is told by its name and the package's version. What cannot be told, such as an open file, is refused by name.
+
+Line numbers, comments and names of files do not count: a program may be edited where it computes the same.
+"""
+
+import dis
+import functools
+import hashlib
+import os
+import sys
+import sysconfig
+import types
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import privopt
+from privopt.errors import InputError
+
+PLAIN = (
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    range,
+    type(Ellipsis),
+    torch.dtype,
+    torch.device,
+    torch.Size,
+    np.dtype,
+)
+INSTALLED = (
+    *{str(Path(sysconfig.get_path(name)).resolve()) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")},
+    str(Path(privopt.__file__).resolve().parent) + os.sep,
+)
+HOOKS = [name for name in vars(nn.Module()) if "hook" in name]  # dictionaries by a number that counts all hooks of a process
+
+
+def identify(*, values: bool = True, **named: Any) -> str:
+    """A fingerprint of what is named, and of all code that it reaches. Without `values` tensors count by their shapes only.
+
+    >>> scale = 2.0
+    >>> before = identify(loss=lambda output, target: scale * (output - target))
+    >>> before == identify(loss=lambda output, target: scale * (output - target))
+    True
+    >>> scale = 3.0
+    >>> before == identify(loss=lambda output, target: scale * (output - target))
+    False
+    >>> from threading import Lock
+    >>> identify(model={"guard": Lock()})
+    Traceback (most recent call last):
+    privopt.errors.InputError: model → guard: a lock cannot be told from another one like it, so a replay might compute ...
+    """
+    digest = _Digest(values)
+    for name, value in named.items():
+        with digest.within(name):
+            digest.feed(value)
+    return digest.hexdigest()
+
+
+class _Digest:
+    """Feeds on values of any kind; one that was met before is told by when."""
+
+    def __init__(self, values: bool) -> None:
+        self._values, self._hash, self._path = values, hashlib.sha256(), list[str]()
+        self._met: dict[int, tuple[int, Any]] = {}  # by id; the value is kept, so that its id stays its own
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
+
+    @contextmanager
+    def within(self, name: str) -> Iterator[None]:
+        self._path.append(name)
+        self._say(name)
+        yield
+        self._path.pop()
+
+    def feed(self, value: Any) -> None:
+        if isinstance(value, PLAIN):
+            self._say(type(value).__name__, repr(value))
+            return
+        if id(value) in self._met:
+            self._say("met", self._met[id(value)][0])
+            return
+        self._met[id(value)] = len(self._met), value
+        if isinstance(value, Tensor):
+            self._tensor(value)
+        elif isinstance(value, np.ndarray) and value.dtype != object:
+            self._say("array", value.dtype, value.shape)
+            self._hash.update(np.ascontiguousarray(value).tobytes())
+        elif isinstance(value, dict | types.MappingProxyType):
+            self._say(type(value).__name__, len(value))
+            for key, inner in value.items():
+                self.feed(key)
+                with self.within(str(key) if isinstance(key, str | int) else type(key).__name__):
+                    self.feed(inner)
+        elif isinstance(value, list | tuple) and type(value).__init__ in (list.__init__, tuple.__init__):
+            self._all(type(value), value)
+        elif isinstance(value, set | frozenset):
+            self._all(type(value), sorted(value, key=repr))
+        elif isinstance(value, types.CodeType):
+            self._code(value)
+        elif isinstance(value, types.FunctionType):
+            self._function(value)
+        elif isinstance(value, types.MethodType):
+            self._all(types.MethodType, [value.__func__, value.__self__])
+        elif isinstance(value, functools.partial):
+            self._all(functools.partial, [value.func, value.args, value.keywords])
+        elif isinstance(value, types.ModuleType):
+            self._namespace(value, [])
+        elif isinstance(value, type):
+            self._class(value)
+        elif isinstance(value, nn.Module):
+            self._module(value)
+        elif isinstance(value, Enum):
+            self._say(type(value).__qualname__, value.name)
+        elif isinstance(value, weakref.ref):
+            self._all(weakref.ref, [value()])
+        elif isinstance(value, staticmethod | classmethod):
+            self._all(type(value), [value.__func__])
+        elif isinstance(value, property):
+            self._all(property, [value.fget, value.fset])
+        elif isinstance(value, functools.cached_property):
+            self._all(functools.cached_property, [value.func])
+        elif isinstance(value, functools._lru_cache_wrapper):
+            self._all(functools._lru_cache_wrapper, [value.__wrapped__])
+        else:
+            self._other(value)
+
+    def _say(self, *words: object) -> None:
+        self._hash.update(repr(words).encode())
+
+    def _all(self, kind: type, values: Any) -> None:
+        self._say(kind.__qualname__, len(values))
+        for place, value in enumerate(values):
+            with self.within(str(place)):
+                self.feed(value)
+
+    def _tensor(self, value: Tensor) -> None:
+        self._say("tensor", value.dtype, tuple(value.shape), value.requires_grad, str(value.layout))
+        if not self._values:
+            return
+        dense = value.detach().to_dense() if value.layout != torch.strided else value.detach()
+        self._hash.update(dense.cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
+
+    def _code(self, code: types.CodeType) -> None:
+        self._say("code", code.co_code, code.co_names, code.co_varnames, code.co_freevars, code.co_flags)
+        self._all(types.CodeType, [constant for constant in code.co_consts if constant != code.co_name])
+
+    def _function(self, function: types.FunctionType) -> None:
+        if self._installed(function):
+            return
+        self._code(function.__code__)
+        self._all(tuple, [function.__defaults__, function.__kwdefaults__])
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            with self.within(name):
+                self.feed(_content(cell))
+        names, attributes = _names(function.__code__)
+        for name in names:
+            if name in function.__globals__:
+                value = function.__globals__[name]
+                with self.within(name):
+                    self._namespace(value, attributes) if isinstance(value, types.ModuleType) else self.feed(value)
+
+    def _namespace(self, module: types.ModuleType, names: list[str]) -> None:
+        """What code that reads these names may reach in a module of Python."""
+        self._say("module", module.__name__, _version(module.__name__))
+        if _is_installed(getattr(module, "__file__", None)):
+            return
+        for name in names:
+            if name in vars(module):
+                value = vars(module)[name]
+                with self.within(name):
+                    self._namespace(value, names) if isinstance(value, types.ModuleType) else self.feed(value)
+
+    def _class(self, kind: type) -> None:
+        if self._installed(kind):
+            return
+        self._say("class", kind.__qualname__)
+        self._all(tuple, kind.__bases__)
+        own = {"__dict__", "__weakref__", "__module__", "__doc__", "__qualname__", "__firstlineno__", "__static_attributes__"}
+        for name, value in sorted(vars(kind).items()):
+            if name not in own and not name.startswith("_abc_"):
+                with self.within(name):
+                    self.feed(value)
+
+    def _module(self, module: nn.Module) -> None:
+        self.feed(type(module))
+        for name, value in sorted(vars(module).items()):
+            if name == "training" and not self._values:
+                continue
+            with self.within(name):
+                self.feed(list(value.values()) if name in HOOKS and isinstance(value, dict) else value)
+
+    def _other(self, value: Any) -> None:
+        """As pickle would have it: what makes it, and its state."""
+        if isinstance(value, types.BuiltinFunctionType) and not isinstance(value.__self__, types.ModuleType | None):
+            self._all(types.BuiltinFunctionType, [value.__name__, value.__self__])
+            return
+        name = getattr(value, "__qualname__", None)
+        if isinstance(name, str) and self._installed(value):
+            return
+        try:
+            reduced = value.__reduce_ex__(4)
+        except Exception:
+            reduced = None
+        if reduced is None or (
+            isinstance(reduced, tuple) and any(isinstance(part, types.GeneratorType) for part in reduced[1:3])
+        ):
+            raise InputError(
+                f"{' → '.join(self._path)}: a {type(value).__name__} cannot be told from another one like it, so a replay might "
+                "compute something else with the same noise. With a checkpoint, let the model and the loss hold and use what has "
+                "a value: numbers, tensors, functions, modules."
+            )
+        if isinstance(reduced, str):
+            self._say("name", type(value).__qualname__, reduced)
+            return
+        made, arguments, *state = reduced
+        self._all(type(value), [type(value), made, arguments, *(list(p) if isinstance(p, Iterator) else p for p in state)])
+
+    def _installed(self, value: Any) -> bool:
+        """Tell what an installed package defines by its name and the package's version. Whether it is that."""
+        home = getattr(value, "__module__", None) or "builtins"
+        code = getattr(value, "__code__", None)
+        file = code.co_filename if isinstance(code, types.CodeType) else getattr(sys.modules.get(home), "__file__", None)
+        if not _is_installed(file) or home == "__main__":
+            return False
+        self._say("installed", home, value.__qualname__, _version(home))
+        return True
+
+
+def _is_installed(file: str | None) -> bool:
+    return file is None or str(Path(file).resolve()).startswith(INSTALLED)
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # nothing is in it yet
+        return None
+
+
+def _names(code: types.CodeType) -> tuple[list[str], list[str]]:
+    """Global names that the code reads, and all names of attributes; those of the functions inside it as well."""
+    found = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    attributes = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            inner, others = _names(constant)
+            found.update(inner)
+            attributes.update(others)
+    return sorted(found), sorted(attributes)
+
+
+@functools.cache
+def _version(module: str) -> str:
+    """Of the package that has this module; Python's own have Python's."""
+    outer = module.partition(".")[0]
+    if outer in sys.stdlib_module_names or outer == "builtins":
+        return sys.version
+    known = getattr(sys.modules.get(outer), "__version__", None)
+    if isinstance(known, str):
+        return known
+    try:
+        return version(outer)
+    except PackageNotFoundError:
+        return ""

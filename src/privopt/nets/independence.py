@@ -1,0 +1,33 @@
+"""Independence: what is claimed about each example's loss depending on that example only, and on what ground."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from privopt.errors import InputError
+from privopt.perexample.torch.errors import UnsupportedLayer
+
+Independence = Literal["checked", "proved"]
+
+
+def check_independence(independence: object) -> None:
+    """Validate the argument."""
+    if independence not in ("checked", "proved"):
+        raise InputError(f"independence is {independence!r}; it is 'checked' or 'proved'.")
+
+
+def require(independence: Independence, doubts: Sequence[str]) -> None:
+    """Refuse what was only checked, if a proof is wanted."""
+    if independence == "proved" and doubts:
+        raise UnsupportedLayer(
+            f"it is not proved that each example's loss depends on that example only, because {'; '.join(doubts)}. Change that, "
+            'or use independence="checked", which compares batches with single examples and says so in the statement.'
+        )
+
+
+def assumptions(doubts: Sequence[str]) -> list[str]:
+    """What a statement says of losses that were checked and not proved to be independent.
+
+    >>> assumptions(["a tensor is read as a Python number (model.py, line 7: n = int(mask.sum()))"])  # doctest: +ELLIPSIS
+    ["each example's loss depends on that example only; not proved, because a tensor is read as a Python number (model.py, ...)"]
+    """
+    return [f"each example's loss depends on that example only; not proved, because {doubt}" for doubt in doubts]

@@ -1,0 +1,385 @@
+"""What one example's loss depends on: mixing is put into separable models in many ways and places, and found each time.
+
+The models, the places and the ways are multiplied out, so the check is not written for the cases that it is tried on.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from privopt import Budget, Ledger
+from privopt.errors import InputError
+from privopt.nets import UnsupportedLayer, fit, make_private
+from privopt.perexample.torch import TorchOracle, per_example_gradients
+
+BUDGET = Budget(3.0, 1e-5)
+MIXED = "depends on other examples|not those of each example alone|for one example than for a batch"
+
+Mix = Callable[[Tensor], Tensor]
+
+
+def sizes(x: Tensor) -> Tensor:
+    """One number for each row, in the shape of a column."""
+    return x.flatten(1).square().sum(1).view(-1, *[1] * (x.ndim - 1))
+
+
+MIXES: dict[str, Mix] = {
+    "less the mean": lambda x: x - x.mean(0),
+    "by the largest": lambda x: x / (1 + x.detach().abs().amax()),
+    "divided by the size of the batch": lambda x: x / len(x),
+    "plus the next row": lambda x: x + 0.1 * x.roll(1, 0),
+    "a little of the mean": lambda x: x + 1e-5 * x.mean(0),
+    "the mean, in the gradient only": lambda x: x + (x.mean(0) - x.mean(0).detach()),
+    "the mean, in the value only": lambda x: x + x.mean(0).detach(),
+    "sorted": lambda x: x[sizes(x).flatten().argsort()],
+    "if some row is small": lambda x: x + (sizes(x) < 1e-6).any() * x.mean(0),
+    "if some row is large": lambda x: x + (sizes(x) > 1e5).any() * x.mean(0),
+    "if a Python number says so": lambda x: x - x.mean(0) if float(x.detach().sum()) > 0 else x,
+    "first row twice": lambda x: torch.cat([x[:1], x[:1] + 0 * x[1:2], x[2:]]) if len(x) > 1 else x,
+}
+
+
+class Dense(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 5), nn.Linear(5, 2)
+
+    def forward(self, x: Tensor, mix: Mix, place: str) -> Tensor:
+        x = mix(x) if place == "inputs" else x
+        hidden = self.first(x).tanh()
+        return self.last(mix(hidden) if place == "hidden" else hidden)
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells, self.last = nn.LSTM(6, 5, batch_first=True), nn.Linear(5, 2)
+
+    def forward(self, x: Tensor, mix: Mix, place: str) -> Tensor:
+        x = x.unsqueeze(1) * torch.tensor([1.0, -0.5, 0.25]).to(x).view(1, -1, 1)
+        hidden = self.cells(mix(x) if place == "inputs" else x)[0]
+        return self.last((mix(hidden) if place == "hidden" else hidden).mean(1))
+
+
+class Gated(nn.Module):
+    """Mixing begins when a gate, which is 0 at the start, has learnt to open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last, self.gate = nn.Linear(6, 5), nn.Linear(5, 2), nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: Tensor, mix: Mix, place: str) -> Tensor:
+        x = x + self.gate * (mix(x) - x) if place == "inputs" else x
+        hidden = self.first(x).tanh()
+        return self.last(hidden + self.gate * (mix(hidden) - hidden) if place == "hidden" else hidden)
+
+
+class Dwarfed(nn.Module):
+    """Mixing happens in a branch that is a million times smaller than another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.large, self.small = nn.Linear(6, 2), Dense()
+
+    def forward(self, x: Tensor, mix: Mix, place: str) -> Tensor:
+        return 1e6 * self.large(x) + self.small(x, mix, place)
+
+
+class Spoilt(nn.Module):
+    def __init__(self, inner: nn.Module, mix: Mix, place: str) -> None:
+        super().__init__()
+        self.inner, self.mix, self.place = inner, mix, place
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.inner(x, self.mix, self.place)
+        return self.mix(output) if self.place == "outputs" else output
+
+
+MODELS = {"dense": Dense, "recurrent": Recurrent, "gated": Gated, "dwarfed": Dwarfed}
+
+
+def linear(output: Tensor, targets: Tensor) -> Tensor:
+    return (output * (1.5 + targets.unsqueeze(1))).sum(1)
+
+
+def places(mix: str, model: str) -> list[str]:
+    """Where a way to mix has an effect: inputs have no gradient, units of tanh are neither tiny nor huge."""
+    if mix.startswith("if some row"):
+        return ["inputs"]
+    hidden = ["hidden"] if mix == "the mean, in the gradient only" else ["inputs", "hidden"]
+    return hidden if model in ("gated", "dwarfed") else [*hidden, "outputs"]
+
+
+@pytest.mark.parametrize(
+    ("mix", "model", "place"), [(mix, model, place) for mix in MIXES for model in MODELS for place in places(mix, model)]
+)
+def test_mixing_is_found_in_every_place_of_every_model(mix: str, model: str, place: str) -> None:
+    torch.manual_seed(0)
+    inner = MODELS[model]()
+    with pytest.raises(UnsupportedLayer, match=MIXED):
+        TorchOracle(Spoilt(inner, MIXES[mix], place), linear, torch.randn(20, 6), torch.zeros(20))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_same_models_are_proved_without_it(model: str) -> None:
+    torch.manual_seed(0)
+    oracle = TorchOracle(Spoilt(MODELS[model](), lambda x: 2 * x, "hidden"), linear, torch.randn(20, 6), torch.zeros(20))
+    assert oracle.doubts == []
+
+
+# ---------------------------------------------------------------- text
+
+
+class Text(nn.Module):
+    """The mean of a sequence's embeddings, of what is left after trimming."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.last = nn.Embedding(9, 4), nn.Linear(4, 2)
+
+    def trim(self, ids: Tensor) -> Tensor:
+        return ids
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.last(self.table(self.trim(ids)).mean(1))
+
+
+class TrimmedTogether(Text):
+    """Padding that all rows of the batch share is cut off, and the mean is over what is left."""
+
+    def trim(self, ids: Tensor) -> Tensor:
+        return ids[:, : max(1, int((ids != 0).any(0).sum()))]
+
+
+class TrimmedByOnes(Text):
+    def trim(self, ids: Tensor) -> Tensor:
+        return ids[:, : max(1, int((ids != 1).any(0).sum()))]
+
+
+class MaskedTogether(Text):
+    """The same without Python numbers."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        kept = (ids != 0).any(0).to(self.table.weight.dtype)
+        return self.last((self.table(ids) * kept.view(1, -1, 1)).sum(1) / kept.sum().clamp_min(1))
+
+
+class Guarded(Text):
+    """Separable, but a Python number is read from the data."""
+
+    def trim(self, ids: Tensor) -> Tensor:
+        if int(ids.max()) > 9:
+            raise ValueError("there are nine words")
+        return ids
+
+
+IDS = torch.randint(0, 9, (40, 7), generator=torch.Generator().manual_seed(0))
+LABELS = IDS[:, 0] % 2
+
+
+def settings(**more: Any) -> dict[str, Any]:
+    return {"budget": BUDGET, "rounds": 2, "batch_size": 20, "accountant": "rdp", "seed": 0, "progress": False, **more}
+
+
+@pytest.mark.parametrize("model", [TrimmedTogether, TrimmedByOnes, MaskedTogether])
+def test_padding_that_a_batch_shares_may_not_be_trimmed(model: type[nn.Module]) -> None:
+    ledger = Ledger()
+    with pytest.raises(UnsupportedLayer, match=MIXED):
+        fit(model(), nn.CrossEntropyLoss(), (IDS, LABELS), ledger=ledger, **settings())
+    assert not ledger.entries
+
+
+def test_what_is_only_checked_is_said_with_the_line_that_makes_it_so() -> None:
+    private = fit(Guarded(), nn.CrossEntropyLoss(), (IDS, LABELS), **settings()).privacy
+    (assumed,) = private.statement.assumed
+    assert "not proved, because a tensor is read as a Python number" in assumed
+    assert "test_isolation.py, line" in assumed
+    assert "if int(ids.max()) > 9:" in assumed
+    assert "Assumed (checked, but not proved):\n  - each example's loss" in str(private)
+
+
+def test_a_model_that_vmap_runs_has_nothing_assumed() -> None:
+    assert fit(Text(), nn.CrossEntropyLoss(), (IDS, LABELS), **settings()).privacy.statement.assumed == []
+
+
+def test_only_proofs_will_do_if_they_are_asked_for() -> None:
+    fit(Text(), nn.CrossEntropyLoss(), (IDS, LABELS), independence="proved", **settings())
+    ledger = Ledger()
+    with pytest.raises(UnsupportedLayer, match=r"not proved.*read as a Python number"):
+        fit(Guarded(), nn.CrossEntropyLoss(), (IDS, LABELS), independence="proved", ledger=ledger, **settings())
+    assert not ledger.entries
+    with pytest.raises(InputError, match="'checked' or 'proved'"):
+        fit(Text(), nn.CrossEntropyLoss(), (IDS, LABELS), independence="hoped", **settings())  # type: ignore[arg-type]
+
+
+def test_a_check_leaves_the_model_as_it_was() -> None:
+    model = nn.Sequential(nn.Linear(6, 4), nn.Dropout(), nn.GRU(4, 3, 2, dropout=0.5, batch_first=True))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    TorchOracle(model, lambda output: output[0].flatten(1).sum(1), torch.randn(4, 5, 6))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(value.dtype == torch.float32 for value in model.state_dict().values())
+    assert model[2].dropout == 0.5
+
+
+class SinglePrecision(nn.Module):
+    """Code that insists on single precision cannot be checked in double, and still trains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(6, 2)
+        self.shift = [torch.ones(6)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.stack([x, self.shift[0].expand_as(x).to(torch.float32)]).sum(0).to(torch.float32))
+
+
+def test_a_model_in_single_precision_only_is_checked_as_well() -> None:
+    assert any(
+        "single precision" in doubt for doubt in TorchOracle(SinglePrecision(), linear, torch.randn(9, 6), torch.zeros(9)).doubts
+    )
+    model = nn.Sequential(SinglePrecision(), Mean())
+    with pytest.raises(UnsupportedLayer, match=MIXED):
+        TorchOracle(model, linear, torch.randn(9, 6), torch.zeros(9))
+
+
+class Mean(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0)
+
+
+# ---------------------------------------------------------------- tables that look like a batch
+
+
+class Shifted(nn.Module):
+    """A raw parameter times a table that all examples share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.zeros(3))
+
+    def forward(self, x: Tensor, table: Tensor) -> Tensor:
+        return x + (self.scale * table).sum(0)
+
+
+class WithTable(nn.Module):
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.shifted, self.last = Shifted(), nn.Linear(3, 1)
+        self.register_buffer("table", torch.randn(rows, 3, generator=torch.Generator().manual_seed(1)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.shifted(x, self.table))
+
+
+@pytest.mark.parametrize("spoilt", [False, True], ids=["", "one example is infinite"])
+@pytest.mark.parametrize("rows", [4, 5])
+def test_a_shared_table_with_as_many_rows_as_examples_is_not_taken_for_the_batch(rows: int, spoilt: bool) -> None:
+    model, x = WithTable(rows), torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    if spoilt:
+        x[2] = torch.inf
+    found = per_example_gradients(model, lambda output: output.squeeze(1), x).dense()
+    for i in (0, 1, 3, 4):
+        own = torch.autograd.grad(model(x[i : i + 1]).sum(), list(model.parameters()))
+        assert torch.allclose(found[i], torch.cat([part.reshape(-1) for part in own]), atol=1e-6)
+
+
+# ---------------------------------------------------------------- loops of the user's own
+
+X = torch.randn(60, 6, generator=torch.Generator().manual_seed(0))
+Y = (X[:, 0] > 0).long()
+
+
+def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(model(x), y, reduction="none")
+
+
+def inside(step: Any, model: nn.Module, x: Tensor, y: Tensor) -> None:
+    step(lambda: losses(model, x, y) / len(x))
+
+
+def outside(step: Any, model: nn.Module, x: Tensor, y: Tensor) -> None:
+    count = len(x)
+    step(lambda: losses(model, x, y) / count)
+
+
+def before(step: Any, model: nn.Module, x: Tensor, y: Tensor) -> None:
+    centred = x - x.mean(0)
+    step(lambda: losses(model, centred, y))
+
+
+def weighted(step: Any, model: nn.Module, x: Tensor, y: Tensor) -> None:
+    weights = (y == 1).float() / (y == 1).sum().clamp_min(1)
+    step(lambda: losses(model, x, y) * (0.1 + weights))
+
+
+def converted(step: Any, model: nn.Module, x: Tensor, y: Tensor) -> None:
+    doubled = 2 * x
+    step(lambda: losses(model, doubled, y))
+
+
+def plain(step: Any, model: nn.Module, x: Tensor, y: Tensor) -> None:
+    step(lambda: losses(model, x, y))
+
+
+def noisy(step: Any, model: nn.Module, x: Tensor, y: Tensor) -> None:
+    augmented = x + torch.randn_like(x)
+    step(lambda: losses(model, augmented, y))
+
+
+def loop(body: Any, model: nn.Module | None = None, **more: Any) -> Any:
+    torch.manual_seed(0)
+    model = model or nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.1), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    given = {"budget": BUDGET, "rounds": 3, "batch_size": 30, "accountant": "rdp", "seed": 0, "ledger": Ledger()}
+    private = make_private(model, optimizer, (X, Y), **(given | more))
+    for x, y in private.loader:
+        body(private.step, model, x, y)
+    return private
+
+
+@pytest.mark.parametrize("body", [inside, outside, before, weighted])
+def test_a_loop_that_lets_the_size_or_the_rest_of_its_batch_in_is_refused(body: Any) -> None:
+    ledger = Ledger()
+    with pytest.raises(UnsupportedLayer, match=MIXED):
+        loop(body, ledger=ledger)
+    assert not ledger.entries
+
+
+@pytest.mark.parametrize("body", [plain, converted])
+def test_an_honest_loop_is_rehearsed_and_trains(body: Any) -> None:
+    private = loop(body)
+    assert private.rounds == 3
+    assert private.statement().assumed == [
+        "each example's loss depends on that example only; not proved, because the losses are computed by the loop's own code"
+    ]
+
+
+def test_rehearsals_count_for_nothing() -> None:
+    """Two pieces more are handed out, the model does not move with them, and nothing is paid."""
+    seen: list[tuple[int, bool]] = []
+
+    def body(step: Any, model: nn.Module, x: Tensor, y: Tensor) -> None:
+        seen.append((len(x), bool(step(lambda: losses(model, x, y)))))
+
+    private = loop(body)
+    assert [size for size, _ in seen[:3]] == [1, (seen[2][0] + 1) // 2, seen[2][0]]
+    assert [updated for _, updated in seen] == [False, False, True, True, True]
+    assert private.ledger.entries[0].count == 3
+
+
+def test_a_loop_that_draws_random_numbers_itself_is_said_to_be_unchecked() -> None:
+    assert any("draws random numbers outside" in item for item in loop(noisy).statement().assumed)
+
+
+def test_a_gate_that_is_closed_at_the_start_hides_no_mixing_from_a_loop() -> None:
+    with pytest.raises(UnsupportedLayer, match=MIXED):
+        loop(plain, Spoilt(Gated(), MIXES["less the mean"], "hidden"))
+
+
+def test_loops_cannot_be_proved() -> None:
+    with pytest.raises(UnsupportedLayer, match="loop's own code"):
+        loop(plain, independence="proved")
