@@ -78,9 +78,9 @@ class Checkpoint:
             try:
                 saved = json.loads(_unsealed(path))
                 name, rng, fingerprint = saved["run"], randomness.restored(saved["generator"]), saved["fingerprint"]
+                began, answers = saved["software"], np.asarray(saved["answers"], dtype=float)
             except InputError:  # another version's
                 raise
-                began, answers = saved["software"], np.asarray(saved["answers"], dtype=float)
             except (ValueError, KeyError, TypeError) as error:
                 raise InputError(f"{path} is damaged, so this run cannot go on. Start a new one.") from error
             if began != software():

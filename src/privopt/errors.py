@@ -21,6 +21,10 @@ class LedgerError(PrivoptError):
     """A ledger that cannot be trusted, or is in use by another process."""
 
 
+class Diverged(PrivoptError):
+    """Training ended, and was paid for, but what it would release is not finite."""
+
+
 class InputError(PrivoptError):
     """Data or settings that cannot be used as they are."""
 

@@ -11,7 +11,7 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from privopt.checkpoint import Checkpoint, Progress
-from privopt.errors import BudgetExceeded, LedgerError, PrivoptWarning
+from privopt.errors import BudgetExceeded, Diverged, LedgerError, PrivoptWarning
 from privopt.measure.randomness import Rng, generator
 from privopt.needs import Offer
 from privopt.perexample.grads import Oracle
@@ -141,6 +141,15 @@ def warn_of_early_end(done: int, planned: int, ledger: Ledger, *, frames: int) -
         PrivoptWarning,
         stacklevel=2 + frames,
     )
+
+
+def check_finite(*parameters: Any) -> None:
+    """Refuse to release what is no model. Whether it is one is read off private parameters: post-processing, which is free."""
+    if not all(bool(array_namespace(part).isfinite(part).all()) for part in parameters):
+        raise Diverged(
+            "training diverged: the released parameters are not finite, so there is no model. What was paid for stays in the "
+            "ledger. A smaller learning rate, or the default one, would help; so would declared ranges that fit the data."
+        )
 
 
 def _like(parameters: Any, state: dict[str, Any]) -> dict[str, Any]:

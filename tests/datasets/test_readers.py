@@ -159,14 +159,14 @@ def test_libsvm_comes_with_many_names(tmp_path: Path, name: str) -> None:
     content = gzip.compress(LIBSVM.encode()) if name.endswith("gz") else LIBSVM
     table = read(write(tmp_path / name, content))
     assert dense(table) == [[0.5, 0, 2], [0, 1, 0], [0, 0, 0]]
-    assert table.names == ("1", "2", "3")
+    assert list(table.names) == ["1", "2", "3"]
     assert table.target is not None
     assert table.target.tolist() == [1, -1, 1]
 
 
 def test_libsvm_counting_from_zero_is_noticed(tmp_path: Path) -> None:
     table = read(write(tmp_path / "zero.svm", "1 0:5\n2 1:7\n"))
-    assert (table.names, dense(table)) == (("0", "1"), [[5, 0], [0, 7]])
+    assert (list(table.names), dense(table)) == (["0", "1"], [[5, 0], [0, 7]])
 
 
 def test_libsvm_rows_to_predict_have_the_features_of_the_model(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_npz_dense(tmp_path: Path) -> None:
     table = read(tmp_path / "d.npz", "y")
     assert isinstance(table.matrix, np.ndarray)
     assert table.matrix.dtype == np.float64
-    assert (table.matrix.tolist(), table.names) == ([[0, 1], [2, 3]], ("x0", "x1"))
+    assert (table.matrix.tolist(), list(table.names)) == ([[0, 1], [2, 3]], ["x0", "x1"])
     assert table.target is not None
     assert table.target.tolist() == ["a", "b"]
 

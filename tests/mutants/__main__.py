@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.mutants.bugs import BUGS, Bug
+from tests.mutants.bugs import BUGS
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 600  # seconds: a bug that hangs its tests is caught, too

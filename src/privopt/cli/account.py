@@ -2,11 +2,13 @@
 
 import json
 import math
+import reprlib
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from privopt.errors import InputError
+from privopt.limits import MOST_EXAMPLES, MOST_ROUNDS
 from privopt.privacy.budget import RELATIONS, Budget, Neighbours, cautions, default_delta
 
 if TYPE_CHECKING:
@@ -142,10 +144,10 @@ def reading(epsilon: float, delta: float, neighbours: Neighbours) -> str:
     return f"Whoever sees the model and flips a coin over {question} is right half the time; nobody can do better than {best}."
 
 
-def check_count(option: str, value: int) -> int:
+def check_count(option: str, value: int, most: int = MOST_EXAMPLES) -> int:
     """A whole number from 1."""
-    if value < 1:
-        raise InputError(f"{option} is {value}; it is at least 1.")
+    if not 1 <= value <= most:
+        raise InputError(f"{option} is {reprlib.repr(value)}; it is a whole number from 1 to {most}.")
     return value
 
 
@@ -183,7 +185,7 @@ def _checked_rounds(n: int, batch: int, rounds: int | None, epochs: float | None
         rounds = math.floor(check_positive("--epochs", epochs) * n / batch + 1e-9)
         if rounds < 1:
             raise InputError(f"--epochs {epochs:g} is less than one step of {batch} of {n} examples. Use --rounds.")
-    return check_count("--rounds", rounds or 0)
+    return check_count("--rounds", rounds or 0, MOST_ROUNDS)
 
 
 def _show(result: dict[str, Any]) -> None:

@@ -1,12 +1,13 @@
 """The application: its commands, and how errors end."""
 
+import os
 import sys
+import traceback
 import warnings
 from typing import Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from privopt.cli.account import account
 from privopt.cli.bounds import bounds
@@ -15,8 +16,12 @@ from privopt.cli.methods import methods
 from privopt.cli.plan import plan
 from privopt.cli.predict import predict
 from privopt.cli.show import show
+from privopt.cli.terminal import say
 from privopt.cli.train import train
 from privopt.errors import PrivoptError, PrivoptWarning
+from privopt.printable import printable
+
+WRONG_USAGE: Any = typer.BadParameter.__base__  # click's UsageError, wherever typer keeps it
 
 HELP = """Train models under differential privacy, and know what you can claim.
 
@@ -31,27 +36,71 @@ A private model is trained so that nobody can tell from it whether any one perso
 
 
 class _Group(typer.core.TyperGroup):
-    """Refusals are one line on standard error and exit code 2, never a traceback."""
+    """Refusals are one line on standard error and exit code 2, never a traceback: the message of an error may quote a value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except WRONG_USAGE as error:
+            error.message = printable(error.message)
+            raise
 
     def invoke(self, ctx: Any) -> Any:
         console = Console(stderr=True, highlight=False)
-
-        def say(kind: str, message: object) -> None:
-            console.print(f"{kind} {escape(str(message))}", soft_wrap=True)
-
         with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # those of libraries may quote a value
             warnings.simplefilter("always", PrivoptWarning)
-            warnings.showwarning = lambda message, *_: say("[bold yellow]Warning:[/]", message)
+            warnings.showwarning = lambda message, *_: say(console, message, before="[bold yellow]Warning:[/] ")
             try:
-                return super().invoke(ctx)
+                result = super().invoke(ctx)
+                sys.stdout.flush()
+                return result
+            except WRONG_USAGE as error:
+                error.message = printable(error.message)
+                raise
             except PrivoptError as error:
-                say("[bold red]Error:[/]", error)
+                message = str(error)
+            except BrokenPipeError:  # whoever read the output has seen enough
+                _give_up_output()
+                sys.exit(1)
             except OSError as error:
-                say("[bold red]Error:[/]", f"{error.filename or 'a file'}: {error.strerror or error}")
+                message = f"{error.filename or 'standard output'}: {error.strerror or type(error).__name__}."
+                _give_up_output()
+            except MemoryError:
+                message = OUT_OF_MEMORY
             except KeyboardInterrupt:
-                say("[bold]Stopped.[/]", "")
+                say(console, "", before="[bold]Stopped.[/]")
                 sys.exit(130)
+            except (typer.Exit, typer.Abort):
+                raise
+            except Exception as error:
+                message = _unexpected(error)
+                if message != OUT_OF_MEMORY:
+                    say(console, message, before="[bold red]Error:[/] ")
+                    sys.exit(1)
+        say(console, message, before="[bold red]Error:[/] ")
         sys.exit(2)
+
+
+OUT_OF_MEMORY = "the memory of this machine does not suffice. Use fewer rows or columns, a sparse file, or another machine."
+
+
+def _unexpected(error: Exception) -> str:
+    """An error that privopt does not know, without its message."""
+    if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):  # torch's way to say so
+        return OUT_OF_MEMORY
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{os.path.basename(last.filename)}, line {last.lineno}"
+    return f"{type(error).__name__} in {where}. This is a bug of privopt; what the error says is withheld: it may quote the data."
+
+
+def _give_up_output() -> None:
+    """What standard output still holds cannot be written, so the end of the process shall not try again."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError):  # it is not a file
+        return
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 app = typer.Typer(

@@ -1,6 +1,7 @@
 """`privopt bounds`: what the theory promises at given numbers, and the noise that the papers would add. No data are read."""
 
 import json
+import reprlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -66,7 +67,7 @@ def bounds(
         ("--gap", gap, CONSTANTS),
     ):
         if not least <= value <= most:
-            raise InputError(f"{option} is {value}; it is a number from {least:g} to {most:g} here.")
+            raise InputError(f"{option} is {reprlib.repr(value)}; it is a number from {least:g} to {most:g} here.")
     delta = checked_delta(n, delta)
 
     from privopt.privacy.theory import Problem

@@ -28,6 +28,7 @@ def demo(out: Annotated[Path | None, typer.Option(help="The folder to make. Defa
 
     from privopt import datasets
     from privopt.cli.show import shown
+    from privopt.cli.terminal import say
     from privopt.privacy.accountants import epsilon
     from privopt.privacy.events import compose
     from privopt.progress import Bar
@@ -69,10 +70,11 @@ def demo(out: Annotated[Path | None, typer.Option(help="The folder to make. Defa
     delta = statement.budget.delta
     console.print(
         f"Each private model has a budget of its own. Publishing all three would cost ε = {epsilon(everything, delta):.2f}.\n"
-        f"The accuracies above are measured on {len(truth)} private test rows: fine for a demonstration, a leak in real life.\n"
-        f"Open [bold]{(place / 'epsilon-1.0' / 'statement.html').absolute()}[/] in a browser for the statement as a page.",
+        f"The accuracies above are measured on {len(truth)} private test rows: fine for a demonstration, a leak in real life.",
         soft_wrap=True,
     )
+    page = (place / "epsilon-1.0" / "statement.html").absolute()
+    say(console, f"Open {page} in a browser for the statement as a page.")
 
 
 def _schema() -> "Schema":
@@ -100,10 +102,13 @@ def _survey(place: Path) -> tuple[Path, Path]:
         raise InputError("the demo's data come with statsmodels: pip install 'privopt[demo]'") from None
     import numpy as np
 
+    from privopt.checkpoint import write_atomically
+
     frame = fair.load_pandas().data
     frame["affair"] = np.where(frame.pop("affairs") > 0, "yes", "no")
     place.mkdir(parents=True)
     tested = np.arange(len(frame)) % 4 == 0
-    frame[~tested].to_csv(place / "training.csv", index=False)
-    frame[tested].to_csv(place / "test.csv", index=False)
-    return place / "training.csv", place / "test.csv"
+    files = place / "training.csv", place / "test.csv"
+    for file, rows in zip(files, (~tested, tested), strict=True):
+        write_atomically(file, frame[rows].to_csv(index=False).encode())
+    return files

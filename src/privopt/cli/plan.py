@@ -10,6 +10,7 @@ import typer
 
 from privopt.cli.account import check_count, check_positive, checked_delta, event, show_cautions
 from privopt.errors import InputError
+from privopt.limits import MOST_EXAMPLES, MOST_ROUNDS
 from privopt.privacy.budget import Budget, Neighbours, cautions
 
 ROUNDS = (50, 200, 800)
@@ -82,7 +83,7 @@ def plan(
     check_positive("--epsilon", epsilon)
     budget = Budget(epsilon, checked_delta(n, delta), neighbours)
     sizes = default_batches(n) if batches is None else _parsed_batches(batches, n)
-    counts = ROUNDS if rounds is None else _parsed("--rounds", rounds)
+    counts = ROUNDS if rounds is None else _parsed("--rounds", rounds, MOST_ROUNDS)
     found = list(_with_progress(calibrated(n, d, budget, sizes, counts), len(sizes) * len(counts)))
     best = recommended(found)
     result: dict[str, Any] = {
@@ -149,22 +150,22 @@ def default_batches(n: int) -> list[int]:
 
 
 def _parsed_batches(text: str, n: int) -> list[int]:
-    found = _parsed("--batches", text, words={"full": n})
+    found = _parsed("--batches", text, MOST_EXAMPLES, words={"full": n})
     if max(found) > n:
         raise InputError(f"--batches has {max(found)}, but there are only {n} examples. 'full' is all of them.")
     return found
 
 
-def _parsed(option: str, text: str, words: dict[str, int] | None = None) -> list[int]:
+def _parsed(option: str, text: str, most: int, words: dict[str, int] | None = None) -> list[int]:
     found = []
     for item in (item.strip() for item in text.split(",")):
         if item in (words or {}):
             found.append((words or {})[item])
-        elif item.isdecimal() and int(item) > 0:
+        elif item.isdecimal() and len(item) <= len(str(most)) and 0 < int(item) <= most:
             found.append(int(item))
         else:
-            allowed = " or ".join(["whole numbers from 1", *map(repr, words or {})])
-            raise InputError(f"{option} has {item!r}; it lists {allowed}, between commas.")
+            allowed = " or ".join([f"whole numbers from 1 to {most}", *map(repr, words or {})])
+            raise InputError(f"{option} has {item[:80]!r}; it lists {allowed}, between commas.")
     return list(dict.fromkeys(found))
 
 

@@ -1,5 +1,6 @@
 """`privopt predict`: use a trained model."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,6 +33,8 @@ def predict(
 
     from privopt import datasets
     from privopt.checkpoint import write_atomically
+    from privopt.cli.terminal import say
+    from privopt.printable import printable
     from privopt.runs.folder import RunFolder
 
     if out is not None and (out.resolve() == file.resolve() or out.resolve().is_relative_to(run.resolve())):
@@ -53,14 +56,15 @@ def predict(
         frame = pd.DataFrame({"prediction": model.scores(table)[:, 0]})
     text = frame.to_csv(index=False)
     if out is None:
-        typer.echo(text, nl=False)
+        shown = "\n".join(map(printable, text.split("\n"))) if sys.stdout.isatty() else text  # a pipe gets it as it is
+        sys.stdout.write(shown)  # typer's echo would take codes out of names
     else:
         write_atomically(out, text.encode())
     console = Console(stderr=True)
     if table.target is not None:
         console.print(_score(model, frame["prediction"], table.target))
     if out is not None:
-        console.print(f"{len(frame)} predictions in {out}", soft_wrap=True)
+        say(console, f"{len(frame)} predictions in {out}")
 
 
 def _score(model: "SavedModel", predictions: Any, truth: Any) -> str:

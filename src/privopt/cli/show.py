@@ -45,8 +45,9 @@ def show(
 
 def shown(console: "Console", folder: "RunFolder") -> None:
     """Print it."""
-    from rich.markup import escape
     from rich.panel import Panel
+
+    from privopt.cli.terminal import plain, say
 
     ledger = folder.ledger()
     budget = ledger.budget
@@ -54,13 +55,13 @@ def shown(console: "Console", folder: "RunFolder") -> None:
     if not folder.finished:
         of = f" of {budget.epsilon:.4g}" if budget is not None else ", without privacy,"
         held = f"ε = {spent:.4g}{of} is spent" if ledger.entries else "nothing is spent yet"
-        console.print(f"Unfinished: {held}. Go on: [bold]privopt train --resume {folder.path}[/]")
+        say(console, f"privopt train --resume {folder.path}", before=f"Unfinished: {held}. Go on: ")
         return
     statement = _check(folder, ledger)
-    console.print(Panel(escape(statement.text()), title="Privacy statement", expand=False))
+    console.print(Panel(plain(statement.text()), title="Privacy statement", expand=False))
     of = f"ε = {spent:.4g} of {budget.epsilon:.4g} at δ = {budget.delta:.3g}" if budget is not None else "everything: not private"
     console.print(f"Spent, from the ledger: {of}")
-    console.print(f"Run folder: {folder.path}   (statement.html opens in a browser)", soft_wrap=True)
+    say(console, f"Run folder: {folder.path}   (statement.html opens in a browser)")
 
 
 def _check(folder: "RunFolder", ledger: "Ledger") -> "Statement":

@@ -140,12 +140,12 @@ def _kept(place: Path) -> Iterator[None]:
     """Say how a run goes on that somebody stops, or that a full disk ends."""
     try:
         yield
-    except (KeyboardInterrupt, OSError):
+    except (KeyboardInterrupt, OSError, MemoryError):
         if (place / "run.json").exists():
             from rich.console import Console
 
             message = f"What was paid for is kept. The run goes on, and pays nothing twice: privopt train --resume {place}"
-            Console(stderr=True).print(message, soft_wrap=True)
+            say(Console(stderr=True), message)
         raise
 
 
@@ -159,8 +159,8 @@ def _option(text: str) -> tuple[str, Any]:
     """name=value, where the value is JSON (a number, true, a list), or else text."""
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
-        raise InputError(f"--option is {text!r}, but it is name=value, as in --option rule=adam.")
+        raise InputError(f"--option is {text[:80]!r}, but it is name=value, as in --option rule=adam.")
     try:
         return name, json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return name, value

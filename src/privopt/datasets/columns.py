@@ -4,18 +4,22 @@ Errors name the column and never a value: the column's name is public, what it h
 """
 
 import difflib
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privopt.errors import InputError
+from privopt.limits import MOST_NAME_CHARACTERS, MOST_NAMED_COLUMNS
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MISSING = "(missing)"  # how a category that is not there is spelled
+MOST_COMPARED = 1000  # names that an error message looks among for the one that was meant, and their characters
 
 
 def numbers(column: "pd.Series[Any]") -> NDArray[np.float64]:
@@ -75,10 +79,41 @@ def spelled(value: object) -> str:
 def closest(name: str, known: Iterable[str]) -> str:
     """The names that were perhaps meant, as the end of an error message."""
     known = list(known)
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    if near:
+    compared = [other for other in known[:MOST_COMPARED] if max(len(name), len(other)) < MOST_COMPARED]
+    near = difflib.get_close_matches(name, compared, n=3, cutoff=0.5)
+    if near and not any(map(_is_number, known)):
         return f"Closest: {', '.join(near)}."
-    return f"There are: {', '.join(known[:20])}{', …' if len(known) > 20 else ''}."
+    return f"There are: {list_names(known)}."
+
+
+def list_names(names: Sequence[str]) -> str:
+    """The first twenty, for an error message."""
+    if any(map(_is_number, names)):
+        return "(not shown, for numbers are among them, as if the first row stood in the place of the names)"
+    return ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+
+
+def _is_number(name: str) -> bool:
+    try:
+        float(name)
+    except ValueError:
+        return False
+    return True
+
+
+def check_names(path: Path, names: Iterable[str]) -> None:
+    """Refuse columns that are too many, names that are too long, and names that occur twice."""
+    counts = Counter(names)
+    if counts.total() > MOST_NAMED_COLUMNS:
+        raise InputError(
+            f"{path} has {counts.total()} columns, but at most {MOST_NAMED_COLUMNS} can have names. Use an npz or LIBSVM file."
+        )
+    if any(len(name) > MOST_NAME_CHARACTERS for name in counts):
+        raise InputError(
+            f"{path} has a column whose name is longer than {MOST_NAME_CHARACTERS} characters. Give it a shorter one."
+        )
+    if repeated := [name for name, count in counts.items() if count > 1]:
+        raise InputError(f"{path} names these columns more than once: {list_names(repeated)}. Give each its own name.")
 
 
 def _distinct(values: "pd.Series[Any] | NDArray[Any]") -> tuple[NDArray[np.intp], list[str]]:

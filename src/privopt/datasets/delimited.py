@@ -2,12 +2,14 @@
 
 import csv
 import io
+import sys
 import warnings
-from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from privopt.datasets.columns import check_names
 from privopt.datasets.files import opened
 from privopt.errors import InputError
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SEPARATORS = ",;\t"
+LONGEST_HEADER = 2**26  # characters: names of 256 characters for as many columns as there may be
 _ENCODING = "utf-8-sig"  # with or without a byte-order mark
 
 
@@ -24,15 +27,15 @@ def read_delimited(path: Path, text: Collection[str] = ()) -> "pd.DataFrame":
 
     try:
         separator, header = _header(path)
-        repeated = [name for name, count in Counter(header).items() if count > 1 and name]
-        if repeated:
-            raise InputError(f"{path} names these columns more than once: {', '.join(repeated)}. Give each its own name.")
+        check_names(path, filter(None, header))
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # "leads to a loss of data"
             form: dict[str, Any] = {"sep": separator, "encoding": _ENCODING, "index_col": False, "skipinitialspace": True}
-            frame = pd.read_csv(path, low_memory=False, **form)
+            with opened(path) as file:
+                frame = pd.read_csv(file, low_memory=False, **form)
             if named := [name for name in frame.columns if name in text]:
-                written = pd.read_csv(path, usecols=named, dtype=str, keep_default_na=False, na_values=[""], **form)
+                with opened(path) as file:
+                    written = pd.read_csv(file, usecols=named, dtype=str, keep_default_na=False, na_values=[""], **form)
                 frame[named] = written[named]
     except UnicodeDecodeError:
         raise InputError(f"{path} is not UTF-8 text. Save it as UTF-8.") from None
@@ -40,6 +43,8 @@ def read_delimited(path: Path, text: Collection[str] = ()) -> "pd.DataFrame":
         raise InputError(f"{path} is ragged: its rows have more fields than the header's {len(header)}.") from None
     except pd.errors.ParserError as error:
         reason = str(error).partition("C error: ")[2].strip() or "its rows cannot be told apart"
+        if "out of memory" in reason:
+            raise MemoryError from None
         raise InputError(f"{path} is ragged: {reason}. Every row needs the header's {len(header)} fields.") from None
     if frame.iloc[:, -1].hasnans:  # what pandas makes of a row that is too short
         _refuse_short_rows(path, separator, len(header))
@@ -49,19 +54,22 @@ def read_delimited(path: Path, text: Collection[str] = ()) -> "pd.DataFrame":
 def _header(path: Path) -> tuple[str, list[str]]:
     """The separator that finds most fields in the first line, and these fields."""
     with io.TextIOWrapper(opened(path), encoding=_ENCODING) as file:
-        line = next((line for line in file if line.strip()), None)
+        line = next((line for line in iter(lambda: file.readline(LONGEST_HEADER + 1), "") if line.strip()), None)
     if line is None:
         raise InputError(f"{path} is empty. A CSV file starts with a line of column names.")
+    if len(line) > LONGEST_HEADER:
+        raise InputError(f"{path} begins with a line of more than {LONGEST_HEADER} characters, which cannot be column names.")
     found = [(separator, _fields(line, separator)) for separator in SEPARATORS]
     return max(found, key=lambda pair: len(pair[1]))
 
 
 def _fields(line: str, separator: str) -> list[str]:
-    return next(csv.reader([line], delimiter=separator, skipinitialspace=True))
+    with _fields_of_any_length():
+        return next(csv.reader([line], delimiter=separator, skipinitialspace=True))
 
 
 def _refuse_short_rows(path: Path, separator: str, width: int) -> None:
-    with io.TextIOWrapper(opened(path), encoding=_ENCODING, newline="") as file:
+    with io.TextIOWrapper(opened(path), encoding=_ENCODING, newline="") as file, _fields_of_any_length():
         rows = csv.reader(file, delimiter=separator, skipinitialspace=True)
         for row in rows:
             if 0 < len(row) < width:
@@ -69,3 +77,13 @@ def _refuse_short_rows(path: Path, separator: str, width: int) -> None:
                     f"{path} is ragged: line {rows.line_num} has {len(row)} fields, but the header has {width}. "
                     "An empty field is a field; write the separators."
                 )
+
+
+@contextmanager
+def _fields_of_any_length() -> Iterator[None]:
+    """The csv module refuses fields of more than 128 KiB, unless it is told otherwise."""
+    before = csv.field_size_limit(sys.maxsize)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)

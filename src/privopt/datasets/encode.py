@@ -6,6 +6,7 @@ listed value. Ranges and values are public, or were estimated privately: an enco
 
 import math
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privopt.datasets.columns import codes, numbers
-from privopt.datasets.schema import Categorical, Ignored, Kind, Numeric
+from privopt.datasets.schema import Categorical, Ignored, Kind, Numeric, shortened
 from privopt.errors import InputError, PrivoptWarning
+from privopt.limits import MOST_COLUMNS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +47,9 @@ class Encoding:
             raise InputError("no column is left to encode. Ignore fewer.")
         names = [name for name, _ in self.columns]
         if len(set(names)) < len(names):
-            raise InputError(f"an encoding names column {next(n for n in names if names.count(n) > 1)!r} more than once.")
+            raise InputError(f"an encoding names column {Counter(names).most_common(1)[0][0]!r} more than once.")
+        if (width := sum(_width(kind) for _, kind in self.columns)) > MOST_COLUMNS:
+            raise InputError(f"the columns have {width} values in all; a model has at most {MOST_COLUMNS} features. List fewer.")
 
     @classmethod
     def of(cls, kinds: Mapping[str, Kind]) -> "Encoding":
@@ -122,7 +126,7 @@ def _entry(entry: object) -> tuple[str, Numeric | Categorical]:
             return name, Numeric(low, high)
         case {"name": str(name), "values": [*values]}:
             return name, Categorical(tuple(map(str, values)))
-    raise InputError(f"{entry!r} is no column of an encoding; it has a name, and low and high or values.")
+    raise InputError(f"{shortened(entry)} is no column of an encoding; it has a name, and low and high or values.")
 
 
 def _width(kind: Numeric | Categorical) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from privopt.datasets.files import opened
-from privopt.datasets.table import Table, numeric
+from privopt.datasets.table import Numbered, Table, check_width, numeric
 from privopt.errors import InputError
 
 _ROW = re.compile(rb"\s*[-+]?[\d.]+(e[-+]?\d+)?(\s+\d+:\S+)+\s*(#.*)?", re.IGNORECASE)
@@ -31,14 +31,15 @@ def read_libsvm(path: Path, name: str, names: Sequence[str] | None) -> Table:
             f"{path} is not a LIBSVM file, or is damaged: each line is `label index:value index:value …` with one label and "
             "rising indices."
         ) from None
+    check_width(path, rows.shape[1])
     lowest, highest = int(rows.indices.min(initial=1)), int(rows.indices.max(initial=0))
     if names is None:
-        names = [str(index) for index in range(min(lowest, 1), highest + 1)]
+        names = Numbered("", min(lowest, 1), max(highest + 1 - min(lowest, 1), 0))
     first = 0 if names and names[0] == "0" else 1
     if lowest < first or highest >= first + len(names):
         raise InputError(f"{path} has features that the model does not know: it knows {names[0]} … {names[-1]}.")
     matrix = sp.csr_matrix((rows.data, rows.indices - first, rows.indptr), shape=(rows.shape[0], len(names)))
-    return numeric(name, matrix, tuple(names), np.asarray(labels))
+    return numeric(name, matrix, names, np.asarray(labels))
 
 
 def looks_like_libsvm(path: Path) -> bool:

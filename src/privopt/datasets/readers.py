@@ -11,12 +11,12 @@ from os import PathLike
 from pathlib import Path
 
 from privopt.datasets.delimited import read_delimited
-from privopt.datasets.files import OPENERS
+from privopt.datasets.files import OPENERS, check_unpacked_size
 from privopt.datasets.libsvm import looks_like_libsvm, read_libsvm
 from privopt.datasets.npz import read_npz
 from privopt.datasets.parquet import read_parquet
 from privopt.datasets.table import Table, framed
-from privopt.errors import InputError
+from privopt.errors import InputError, PrivoptError
 
 FORMATS = "CSV (.csv, .tsv), Parquet (.parquet), LIBSVM (.svm, .libsvm, .svmlight, or any other name) and NumPy (.npz)"
 _LIBSVM = (".svm", ".libsvm", ".svmlight")
@@ -37,13 +37,18 @@ def read(
     try:
         if path.stat().st_size == 0:
             raise InputError(f"{path} is empty.")
+        check_unpacked_size(path)
         return _read(path, target, names, text)
     except FileNotFoundError:
         raise InputError(f"there is no file {path}.") from None
     except (EOFError, zlib.error, LZMAError):
         raise InputError(f"{path} is damaged: it cannot be decompressed to its end.") from None
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}.") from None
+        raise InputError(f"{path} cannot be read: {error.strerror or type(error).__name__}.") from None
+    except (PrivoptError, MemoryError):
+        raise
+    except Exception as error:  # of a library that met what it did not expect; its message may quote a value
+        raise InputError(f"{path} cannot be read, and is perhaps damaged ({type(error).__name__}). Write it anew.") from None
 
 
 def _read(path: Path, target: str | None, names: Sequence[str] | None, text: Collection[str]) -> Table:

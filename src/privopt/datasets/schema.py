@@ -10,21 +10,25 @@ A schema is a JSON file. Columns that it does not mention are unknown, and estim
 What it says must not be read off the private data: a range that is their minimum and maximum gives both away.
 """
 
-import json
-import math
+import reprlib
+import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from privopt.datasets.columns import closest, spelled
+from privopt.datasets.columns import closest, list_names, spelled
+from privopt.datasets.files import read_json
 from privopt.errors import InputError
+from privopt.limits import MOST_COLUMNS
 
 if TYPE_CHECKING:
     import pandas as pd
 
 T = TypeVar("T")
+shortened = reprlib.repr  # a schema is public, so it may be quoted; but not pages of it
 
 
 @dataclass(frozen=True)
@@ -36,8 +40,8 @@ class Numeric:
 
     def __post_init__(self) -> None:
         for key, value in (("low", self.low), ("high", self.high)):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise InputError(f"{key!r} is {value!r}; it is a finite number.")
+            if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
+                raise InputError(f"{key!r} is {shortened(value)}; it is a finite number.")
         if self.low > self.high:
             raise InputError(f"'low' is {self.low} and 'high' is {self.high}, but low lies below high.")
 
@@ -130,15 +134,13 @@ class Schema:
 def load(path: str | PathLike[str]) -> Schema:
     """The schema in a JSON file."""
     try:
-        value = json.loads(Path(path).read_text(encoding="utf-8-sig"), object_pairs_hook=_object)
+        value = read_json(Path(path), _object)
     except FileNotFoundError:
         raise InputError(f"there is no schema {path}.") from None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}.") from None
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    except ValueError as error:  # a schema is public, so its errors may be quoted
-        raise InputError(f"{path} is not JSON: {error}.") from None
     try:
         return Schema.from_json(value)
     except InputError as error:
@@ -182,7 +184,7 @@ def _column(where: str, entry: Any) -> Column:
         case {"low": _} | {"high": _}:
             return _numeric(where, entry)
     _check_keys(where, entry, ("low", "high", "values", "ignore"))
-    raise InputError(f'{where} is {entry!r}; it is {{"low": …, "high": …}}, {{"values": […]}} or {{"ignore": true}}.')
+    raise InputError(f'{where} is {shortened(entry)}; it is {{"low": …, "high": …}}, {{"values": […]}} or {{"ignore": true}}.')
 
 
 def _numeric(where: str, entry: Mapping[str, Any]) -> Numeric:
@@ -204,30 +206,31 @@ def _located(where: str, make: Callable[[], T]) -> T:
 
 def _listed(key: str, values: object) -> tuple[str, ...]:
     if not isinstance(values, list) or not all(isinstance(value, str | int | float) for value in values):
-        raise InputError(f"{key!r} is {values!r}; it is a list of strings or numbers.")
+        raise InputError(f"{key!r} is {shortened(values)}; it is a list of strings or numbers.")
+    if len(values) > MOST_COLUMNS:
+        raise InputError(f"{key!r} lists {len(values)} values; it lists at most {MOST_COLUMNS}.")
     return tuple(spelled(value) for value in values)
 
 
 def _check_distinct(key: str, values: Sequence[str]) -> None:
     if not values:
         raise InputError(f"{key!r} is empty; it lists what may occur.")
-    repeated = sorted({value for value in values if values.count(value) > 1})
-    if repeated:
-        raise InputError(f"{key!r} lists {', '.join(map(repr, repeated))} more than once.")
+    if repeated := sorted(value for value, count in Counter(values).items() if count > 1):
+        raise InputError(f"{key!r} lists {list_names(list(map(shortened, repeated)))} more than once.")
 
 
 def _check_keys(where: str, entry: object, allowed: Sequence[str], *, beside: str | None = None) -> None:
     if not isinstance(entry, Mapping):
-        raise InputError(f"{where} is {entry!r}; it is an object with {' or '.join(map(repr, allowed))}.")
+        raise InputError(f"{where} is {shortened(entry)}; it is an object with {' or '.join(map(repr, allowed))}.")
     for key in entry:
         if key not in allowed:
             known = f"{beside!r} stands alone" if beside else f"the keys are {', '.join(map(repr, allowed))}"
-            raise InputError(f"{where} has the key {key!r}; {known}.")
+            raise InputError(f"{where} has the key {shortened(key)}; {known}.")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise InputError(f"{next(name for name in names if names.count(name) > 1)!r} appears twice in the same object.")
+        repeated = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise InputError(f"{shortened(repeated)} appears twice in the same object.")
     return found

@@ -1,19 +1,46 @@
 """Tables: what a file holds, before anything is decided about it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privopt.datasets.columns import closest
 from privopt.errors import InputError
+from privopt.limits import MOST_COLUMNS
 
 if TYPE_CHECKING:
     import pandas as pd
     import scipy.sparse as sp
 
 BLOCK = 1 << 18  # entries at a time, so that a check needs no copy of the matrix
+
+
+@dataclass(frozen=True)
+class Numbered(Sequence[str]):
+    """The names x0, x1, …, made when they are asked for: a sparse file of one line may have millions of features.
+
+    >>> list(Numbered("x", 0, 3))
+    ['x0', 'x1', 'x2']
+    """
+
+    prefix: str
+    first: int
+    size: int
+
+    def __len__(self) -> int:
+        return self.size
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[str]: ...
+    def __getitem__(self, place: int | slice) -> str | Sequence[str]:
+        found = range(self.first, self.first + self.size)[place]
+        return f"{self.prefix}{found}" if isinstance(found, int) else [f"{self.prefix}{number}" for number in found]
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +53,7 @@ class Table:
     name: str
     frame: "pd.DataFrame | None" = None
     matrix: "NDArray[Any] | sp.csr_matrix | None" = None
-    names: tuple[str, ...] = ()
+    names: Sequence[str] = ()
     target: NDArray[Any] | None = None
 
     def __len__(self) -> int:
@@ -48,7 +75,13 @@ def framed(name: str, frame: "pd.DataFrame", target: str | None) -> Table:
     return Table(name, frame=frame, names=tuple(frame.columns), target=values)
 
 
-def numeric(name: str, matrix: "NDArray[Any] | sp.csr_matrix", names: tuple[str, ...], target: NDArray[Any] | None) -> Table:
+def check_width(path: Path, columns: int) -> None:
+    """Refuse a matrix so wide that no model of it can be made."""
+    if columns > MOST_COLUMNS:
+        raise InputError(f"{path} has {columns} columns; privopt reads {MOST_COLUMNS}. Hash its features into fewer.")
+
+
+def numeric(name: str, matrix: "NDArray[Any] | sp.csr_matrix", names: Sequence[str], target: NDArray[Any] | None) -> Table:
     """A table of plain numbers, all finite."""
     rows, columns = matrix.shape
     if not rows or not columns:

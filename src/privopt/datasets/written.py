@@ -2,12 +2,11 @@
 
 import csv
 import io
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from privopt.datasets.columns import texts
+from privopt.datasets.columns import spelled
 
 
 def as_written(columns: Mapping[str, Sequence[str]]) -> list[str]:
@@ -25,7 +24,7 @@ def _numbers_differ(values: Iterable[str]) -> bool:
             number = float(value)
         except ValueError:
             continue
-        if texts(np.array([number]))[0] != value:
+        if math.isnan(number) or spelled(number) != value:
             return True
     return False
 

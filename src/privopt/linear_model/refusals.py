@@ -1,12 +1,16 @@
 """Refusals: settings that cannot hold are found before anything is measured, for what is measured is paid for."""
 
 import math
+import reprlib
+import sys
 from dataclasses import replace
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 
 from privopt.errors import InputError
+from privopt.limits import MOST_ROUNDS
 from privopt.linear_model import methods, side
 from privopt.linear_model.problem import Problem, Settings, Side
 from privopt.perexample.design import Design, Frame
@@ -41,13 +45,19 @@ def check_settings(settings: Settings, budget: Budget) -> None:
     check_options(method, settings.options, DECIDED)
     for name, kind in {"clip_bound": Real, "learning_rate": Real, "rounds": Integral, "batch_size": Integral}.items():
         value = getattr(settings, name)
-        if value is not None and not (isinstance(value, kind) and 0 < float(value) < math.inf):
+        if value is not None and not (isinstance(value, kind) and _positive(value)):
             number = "whole number" if kind is Integral else "finite number"
-            raise InputError(f"{name} is {value!r}, but it is a {number} > 0, or None for the default rule.")
+            raise InputError(f"{name} is {reprlib.repr(value)}, but it is a {number} > 0, or None for the default rule.")
+    if settings.rounds is not None and settings.rounds > MOST_ROUNDS:
+        raise InputError(f"rounds is {reprlib.repr(settings.rounds)}, but a run has at most {MOST_ROUNDS}.")
     if not (isinstance(settings.alpha, Real) and 0 <= settings.alpha < math.inf):
         raise InputError(f"alpha is {settings.alpha!r}, but the strength of a regulariser is a finite number ≥ 0.")
     if settings.penalty not in ("ridge", "nonconvex"):
         raise InputError(f"penalty is {settings.penalty!r}; it is 'ridge' or 'nonconvex'.")
+
+
+def _positive(value: Any) -> bool:
+    return bool(0 < value <= sys.float_info.max)
 
 
 def _try(settings: Settings, budget: Budget, loss: Loss, size: int, width: int, public: bool) -> None:

@@ -16,7 +16,7 @@ from privopt.linear_model.problem import Problem, Settings
 from privopt.linear_model.refusals import check
 from privopt.linear_model.scaling import scales
 from privopt.linear_model.side import PublicTable
-from privopt.loop import run, warn_of_early_end
+from privopt.loop import check_finite, run, warn_of_early_end
 from privopt.measure.randomness import SOURCE, Rng, key
 from privopt.perexample.design import Design
 from privopt.perexample.grads import Vector
@@ -154,7 +154,10 @@ def train(
         )
     if result.stopped_early:
         warn_of_early_end(result.rounds, ready.rounds, spending.ledger, frames=3)
-    slopes, intercepts = found.frame.unfold(result.parameters.reshape(fitted.outputs, -1))
+    with np.errstate(all="ignore"):
+        slopes, intercepts = found.frame.unfold(result.parameters.reshape(fitted.outputs, -1))
+        slopes, intercepts = slopes * unit, intercepts * unit + shift
+    check_finite(slopes, intercepts)
     statement = Statement(
         budget=budget,
         event=spending.since(0),
@@ -181,7 +184,7 @@ def train(
             "regulariser": f"{settings.penalty} {settings.alpha:g}" if settings.alpha else "none",
         },
     )
-    return Trained(slopes * unit, intercepts * unit + shift, statement, result.rounds, result.stopped_early)
+    return Trained(slopes, intercepts, statement, result.rounds, result.stopped_early)
 
 
 def classes_in_words(count: int, *, declared: bool) -> str:

@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 
 from privopt.checkpoint import Checkpoint, Finished
 from privopt.errors import InputError
-from privopt.loop import Result, run, warn_of_early_end
+from privopt.loop import Result, check_finite, run, warn_of_early_end
 from privopt.measure.clips import Clip
 from privopt.measure.randomness import SOURCE, Rng, generator
 from privopt.needs import Offer
@@ -269,6 +269,7 @@ def trained(
         start = oracle.flat.vector  # which a run leaves as it is
         try:
             result = run(recipe, repeatable, oracle.flat.vector, spending=spending, rng=rng, checkpoint=checkpoint, progress=told)
+            check_finite(result.parameters)
             oracle.flat.assign(result.parameters)
         except BaseException:
             oracle.flat.assign(start)  # public values, with which the same run can be asked for again

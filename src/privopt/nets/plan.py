@@ -7,6 +7,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from privopt.errors import InputError
+from privopt.limits import MOST_ROUNDS
 from privopt.measure.samplers import Sampler, full_batch, poisson
 from privopt.privacy.accountants import Accountant, epsilon
 from privopt.privacy.budget import Budget
@@ -58,9 +59,11 @@ def schedule(size: int, batch_size: int, epochs: float | None, rounds: int | Non
         assert epochs is not None
         if not isinstance(epochs, Real) or not 0 < epochs < math.inf:
             raise InputError(f"epochs is {epochs!r}, but it is a finite number > 0.")
-        rounds = max(1, round(epochs * size / batch))
+        rounds = max(1, round(min(epochs * size / batch, 2.0 * MOST_ROUNDS)))
     if not isinstance(rounds, Integral) or rounds < 1:
         raise InputError(f"rounds is {rounds!r}, but it is a whole number, at least 1.")
+    if rounds > MOST_ROUNDS:
+        raise InputError(f"this would take more than {MOST_ROUNDS} rounds, the most that a run has. Say fewer epochs or rounds.")
     return Schedule(size, batch, rounds)
 
 

@@ -47,6 +47,7 @@ DEFAULT_GRID = 1e-4
 COARSEST = 500.0  # a grid's step has an exponential
 LOOSE = 1e3  # an ε for which Rényi's bound may be forty times the truth: too rough to choose a grid by
 MOST_NOISE = 1e6  # of samples without replacement: dp-accounting's formula for them takes the logarithm of 0 from 1e8 on
+MOST_STEPS = 10**7  # of a grid that is asked for, up to ε: each is a number in memory, and there are several such tables
 HOPELESS = 1e9  # an ε, by Rényi's bound, that protects nothing: it counts as infinite, for its table would fill the memory
 
 # dp-accounting remarks on every Rényi order that it leaves out; leaving one out costs tightness, never validity
@@ -190,6 +191,8 @@ def _pld(parts: Counter[DpEvent], delta: float, neighbours: Neighbours, grid: fl
         return 0.0
     if HOPELESS < rough < math.inf:
         return math.inf
+    if grid is not None and rough / grid > MOST_STEPS:
+        raise InputError(f"a grid of {grid:g} is too fine for an ε of about {rough:.3g}: it has more than {MOST_STEPS} steps.")
     if grid is None and rough > LOOSE:
         rough = _composed(parts, delta, neighbours, _grid(parts, rough))
     return _composed(parts, delta, neighbours, grid or min(coarser * _grid(parts, rough), COARSEST))

@@ -27,6 +27,7 @@ from dp_accounting.dp_event import (
 )
 
 from privopt.errors import LedgerError
+from privopt.limits import MOST_ROUNDS
 
 __all__ = [
     "ComposedDpEvent",
@@ -191,21 +192,37 @@ def from_json(value: dict[str, Any]) -> DpEvent:
             return NoOpDpEvent()
         case {"kind": "non-private"}:
             return NonPrivateDpEvent()
-        case {"kind": "gaussian", "noise_multiplier": float(noise)}:
+        case {"kind": "gaussian", "noise_multiplier": float(noise)} if noise >= 0:
             return GaussianDpEvent(noise)
-        case {"kind": "laplace", "noise_multiplier": float(noise)}:
+        case {"kind": "laplace", "noise_multiplier": float(noise)} if noise >= 0:
             return LaplaceDpEvent(noise)
-        case {"kind": "pure", "epsilon": float(epsilon)}:
+        case {"kind": "pure", "epsilon": float(epsilon)} if epsilon >= 0:
             return PureDpEvent(epsilon)
-        case {"kind": "failure", "delta": float(delta)}:
+        case {"kind": "failure", "delta": float(delta)} if 0 <= delta <= 1:
             return FailureDpEvent(delta)
-        case {"kind": "poisson", "sampling_probability": float(probability), "event": dict(inner)}:
+        case {"kind": "poisson", "sampling_probability": float(probability), "event": dict(inner)} if 0 <= probability <= 1:
             return PoissonSampledDpEvent(probability, from_json(inner))
-        case {"kind": "fixed-size", "size": int(size), "sample": int(sample), "event": dict(inner)}:
+        case {"kind": "fixed-size", "size": int(size), "sample": int(sample), "event": dict(inner)} if 0 <= sample <= size:
             return SampledWithoutReplacementDpEvent(size, sample, from_json(inner))
-        case {"kind": "repeated", "count": int(count), "event": dict(inner)}:
-            return SelfComposedDpEvent(from_json(inner), count)
+        case {"kind": "repeated", "count": int(count), "event": dict(inner)} if count >= 0:
+            repeated = SelfComposedDpEvent(from_json(inner), count)
+            if _parts(repeated) > MOST_ROUNDS:
+                raise LedgerError(f"an event has more than {MOST_ROUNDS} parts.")
+            return repeated
         case {"kind": "composed", "events": list(parts)}:
             return ComposedDpEvent([from_json(part) for part in parts])
+        case {"kind": str(kind)}:
+            raise LedgerError(f"unknown event of kind {kind[:80]!r}, or one with impossible numbers; perhaps of a newer privopt.")
         case _:
-            raise LedgerError(f"unknown event of kind {value.get('kind')!r}; a newer privopt may have written it.")
+            raise LedgerError("unknown event: it is not an object with a kind.")
+
+
+def _parts(event: DpEvent) -> int:
+    """How many parts `atoms` will meet one by one; repetitions of a single one are met but once."""
+    match event:
+        case ComposedDpEvent(events=parts):
+            return sum(map(_parts, parts))
+        case SelfComposedDpEvent(event=inner, count=count):
+            return count * parts if (parts := _parts(inner)) > 1 else parts
+        case _:
+            return 1

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from privopt.errors import InputError
+from privopt.printable import printable
 from privopt.privacy.accountants import Accountant, choose, epsilon
 from privopt.privacy.budget import RELATIONS, Budget, cautions
 from privopt.privacy.events import DpEvent, atoms, describe, from_json, to_json
@@ -77,7 +79,7 @@ class Statement:
             claim = [NO_GUARANTEE]
         lines = [
             *claim,
-            f"Released: {self.released}.",
+            f"Released: {printable(self.released)}.",
             "What was done:",
             *(f"  - {count} × {describe(part)}" for part, count in atoms(self.event)),
             f"Accountant: {choose(self.event, self.budget.neighbours, self.accountant)} (dp-accounting).",
@@ -85,7 +87,7 @@ class Statement:
         if self.noise is not None and self.private:
             lines.append(f"Noise: {self.noise}.")
         if self.cap is not None:
-            lines.append(f"Ledger: {self.cap}.")
+            lines.append(f"Ledger: {printable(self.cap)}.")
         for title, items in (
             ("Taken as public", self.assumed_public),
             ("Estimated privately, inside this budget", self.paid_for),
@@ -94,9 +96,9 @@ class Statement:
             ("Not covered", NOT_COVERED),
         ):
             if items:
-                lines += [f"{title}:", *(f"  - {item}" for item in items)]
+                lines += [f"{title}:", *(f"  - {printable(item)}" for item in items)]
         if self.settings:
-            lines += ["Settings:", *(f"  - {name}: {_shown(value)}" for name, value in self.settings.items())]
+            lines += ["Settings:", *(f"  - {printable(f'{name}: {_shown(value)}')}" for name, value in self.settings.items())]
         if self.seeded:
             lines.append(
                 "WARNING: the noise came from a fixed seed. Whoever knows the seed can remove the noise: for tests only."
@@ -128,6 +130,23 @@ class Statement:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Statement":
         """The statement that `to_json` wrote; its ε is computed anew, not believed."""
+        match value:
+            case {
+                "budget": {**_budget},
+                "event": {**_event},
+                "released": str(),
+                "accountant": "auto" | "pld" | "rdp",
+                "examples": int() | None as examples,
+                "cap": str() | None,
+                "seeded": bool(),
+                "settings": {**_settings},
+            } if examples is None or examples >= 1:
+                pass
+            case _:
+                raise InputError("an entry is missing, or is not what it should be.")
+        for name in ("assumed_public", "paid_for", "public_data", "assumed"):
+            if not isinstance(value.get(name), list) or not all(isinstance(item, str) for item in value[name]):
+                raise InputError(f"{name} is not a list of texts.")
         return cls(
             budget=Budget(**value["budget"]),
             event=from_json(value["event"]),

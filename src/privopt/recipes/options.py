@@ -1,6 +1,7 @@
 """Options: a method's own settings, by name, as users give them to estimators, to `fit` and on the command line."""
 
 import math
+import reprlib
 from collections.abc import Callable, Collection, Mapping
 from inspect import signature
 from numbers import Integral, Real
@@ -59,10 +60,10 @@ def check_options(method: Method, options: Mapping[str, Any], decided: Collectio
         kinds = _kinds(parameters[name].annotation)
         if not any(fits(value) for _, fits in kinds):
             words = " or ".join(words for words, _ in kinds)
-            raise InputError(f"option {name} of {method.name} is {value!r}, but it is {words}.")
+            raise InputError(f"option {name} of {method.name} is {reprlib.repr(value)}, but it is {words}.")
         words, holds = RANGES.get(name, ANYTHING)
         if isinstance(value, Real) and not holds(value):
-            raise InputError(f"option {name} of {method.name} is {value!r}, but it is {words}.")
+            raise InputError(f"option {name} of {method.name} is {reprlib.repr(value)}, but it is {words}.")
 
 
 def _kinds(hint: Any) -> list[tuple[str, Callable[[Any], bool]]]:

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from privopt.checkpoint import Checkpoint
+from privopt.datasets.files import read_json
+from privopt.datasets.schema import shortened
 from privopt.durable import sync_directory, temporary, write_atomically
-from privopt.errors import InputError
+from privopt.errors import InputError, PrivoptError
 from privopt.privacy.ledger import Ledger
 from privopt.privacy.statement import Statement
 from privopt.runs.model import SavedModel
@@ -68,7 +70,7 @@ class RunFolder:
         """What was asked for."""
         value = _json(self.path / "run.json")
         if value.get("format") != FORMAT:
-            raise InputError(f"{self.path / 'run.json'} has the format {value.get('format')!r}, not {FORMAT!r}.")
+            raise InputError(f"{self.path / 'run.json'} has the format {shortened(value.get('format'))}, not {FORMAT!r}.")
         return value
 
     @property
@@ -95,8 +97,8 @@ class RunFolder:
         path = self.path / "statement.json"
         try:
             return Statement.from_json(_json(path))
-        except (KeyError, TypeError) as error:
-            raise InputError(f"{path} is damaged: {error}.") from error
+        except (PrivoptError, TypeError, RecursionError) as error:
+            raise InputError(f"{path} is damaged: {error}") from error
 
     @property
     def newest(self) -> str | None:
@@ -122,11 +124,11 @@ class RunFolder:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text())
+        value = read_json(path)
     except FileNotFoundError:
         raise InputError(f"{path} is missing.") from None
-    except ValueError as error:
-        raise InputError(f"{path} is damaged: it is not JSON ({error}).") from error
+    except InputError as error:
+        raise InputError(f"{path} is damaged: {error}") from None
     if not isinstance(value, dict):
         raise InputError(f"{path} is damaged: it is not a JSON object.")
     return value

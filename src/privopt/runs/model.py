@@ -13,6 +13,8 @@ from scipy.special import expit, softmax
 
 from privopt.checkpoint import write_atomically
 from privopt.datasets import Encoding, Table
+from privopt.datasets.files import read_json
+from privopt.datasets.schema import shortened
 from privopt.errors import InputError
 from privopt.perexample.grads import Vector
 
@@ -85,10 +87,10 @@ class SavedModel:
     def load(cls, folder: Path) -> "SavedModel":
         """Read it back; anything that does not fit is an error, never a guess."""
         try:
-            meaning: dict[str, Any] = json.loads((folder / "model.json").read_text())
+            meaning: dict[str, Any] = read_json(folder / "model.json")
             content = (folder / "model.safetensors").read_bytes()
             if meaning["format"] != FORMAT:
-                raise InputError(f"{folder / 'model.json'} has the format {meaning['format']!r}, not {FORMAT!r}.")
+                raise InputError(f"{folder / 'model.json'} has the format {shortened(meaning['format'])}, not {FORMAT!r}.")
             if hashlib.sha256(content).hexdigest() != meaning["sha256"]:
                 raise InputError(f"{folder / 'model.safetensors'} is damaged: it is not the file that model.json describes.")
             arrays = load(content)
@@ -107,13 +109,16 @@ class SavedModel:
             )
             widths = [len(model.names), *meaning["hidden"], 1 if len(model.classes) in (0, 2) else len(model.classes)]
             activation = meaning["activation"]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(f"the model in {folder} cannot be read: {type(error).__name__}: {error}") from error
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
+            why = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {shortened(str(error))}"
+            raise InputError(f"the model in {folder} cannot be read: {why}") from error
         layers = [*model.hidden, (model.slopes, model.intercepts)]
         if (
             model.task not in ("classify", "regress")
+            or not all(isinstance(name, str) for name in (*model.names, *model.classes))
+            or not all(isinstance(width, int) for width in widths)
+            or (model.task == "classify") != (len(model.classes) >= 2)
+            or (encoding is not None and encoding.names != model.names)
             or activation != ("tanh" if model.hidden else None)
             or len(arrays) != 2 * len(layers)
             or any(
@@ -122,4 +127,6 @@ class SavedModel:
             )
         ):
             raise InputError(f"the model in {folder} is damaged: its parts do not fit together.")
+        if not all(array.dtype == np.float64 and np.isfinite(array).all() for array in arrays.values()):
+            raise InputError(f"the model in {folder} is damaged: its parameters are not all finite numbers.")
         return model

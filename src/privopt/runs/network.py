@@ -11,7 +11,7 @@ from privopt.checkpoint import Checkpoint
 from privopt.linear_model.problem import Settings
 from privopt.linear_model.scaling import scales
 from privopt.linear_model.training import Observer, Trained
-from privopt.loop import warn_of_early_end
+from privopt.loop import check_finite, warn_of_early_end
 from privopt.measure.randomness import SOURCE, Rng
 from privopt.nets.defaults import Steps, Target, amount, binary, default_batch, default_rounds, default_steps, multiclass
 from privopt.nets.fit import trained
@@ -160,8 +160,11 @@ def train_network(
             "regulariser": f"ridge {settings.alpha:g}" if settings.alpha else "none",
         },
     )
-    *layers, (slopes, intercepts) = unfolded(model, frame)
-    return layers, Trained(slopes * unit, intercepts * unit + shift, statement, result.rounds, result.stopped_early)
+    with np.errstate(all="ignore"):
+        *layers, (slopes, intercepts) = unfolded(model, frame)
+        slopes, intercepts = slopes * unit, intercepts * unit + shift
+    check_finite(slopes, intercepts, *(part for layer in layers for part in layer))
+    return layers, Trained(slopes, intercepts, statement, result.rounds, result.stopped_early)
 
 
 def _learning(targets: Vector, classes: int, shift: float, unit: float) -> tuple[Target, nn.Module, torch.Tensor]:

@@ -63,22 +63,43 @@ class Order:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Order":
         """The order that `to_json` wrote."""
-        try:
-            settings: dict[str, Any] = {
-                key: tuple(item) if isinstance(item, list) else item for key, item in value["settings"].items()
-            }
-            return cls(
-                file=Path(value["file"]),
-                target=value["target"],
-                epsilon=value["epsilon"],
-                delta=value["delta"],
-                neighbours=value["neighbours"],
-                task=value["task"],
-                model=value["model"],
-                settings=Settings(**settings),
-                schema=None if value["schema"] is None else Schema.from_json(value["schema"]),
-                public=None if value["public"] is None else Path(value["public"]),
-                seed=value["seed"],
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"run.json is damaged: {error}.") from error
+        match value:
+            case {
+                "file": str(file),
+                "target": str() | None as target,
+                "epsilon": float() | int() as epsilon,
+                "delta": float() | int() | None as delta,
+                "neighbours": "add-remove" | "replace-one" as neighbours,
+                "task": "classify" | "regress" | None as task,
+                "model": str(model),
+                "settings": dict(),
+                "schema": dict() | None as schema,
+                "public": str() | None as public,
+                "seed": int() | None as seed,
+            }:
+                return cls(
+                    file=Path(file),
+                    target=target,
+                    epsilon=epsilon,
+                    delta=delta,
+                    neighbours=neighbours,
+                    task=task,
+                    model=model,
+                    settings=_settings(value["settings"]),
+                    schema=None if schema is None else Schema.from_json(schema),
+                    public=None if public is None else Path(public),
+                    seed=seed,
+                )
+        raise InputError("run.json is damaged: an entry is missing, or is not what it should be. Start a new run.")
+
+
+def _settings(value: dict[str, Any]) -> Settings:
+    """What is not checked here is checked when the run is prepared, as it is for a new run."""
+    match value:
+        case {"method": str(), "fit_intercept": bool(), "accountant": str(), "options": dict()}:
+            given: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
+            try:
+                return Settings(**given)
+            except TypeError:  # an entry that settings have not
+                pass
+    raise InputError("run.json is damaged: its settings are not those of a run. Start a new run.")

@@ -269,7 +269,7 @@ def _train(prepared: _Prepared, folder: RunFolder, observer: Observer | None) ->
         else:
             shared |= {"regression": prepared.task == "regress", "public": beside}
             trained = train(matrix, prepared.targets, _loss(prepared.task, len(prepared.classes)), settings, budget, **shared)
-    names = encoding.names if encoding is not None else table.names
+    names = tuple(encoding.names if encoding is not None else table.names)
     model = SavedModel(prepared.task, trained.slopes, trained.intercepts, names, prepared.classes, encoding, tuple(hidden))
     folder.finish(model, trained.statement)
     checkpoint.remove()

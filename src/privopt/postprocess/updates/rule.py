@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple, Protocol
 
-from array_api_compat import is_torch_array
+from array_api_compat import array_namespace, is_torch_array
 
 from privopt.trajectory import NOTHING, Known
 
@@ -23,7 +23,8 @@ class Step(NamedTuple):
     def taken(self, here: Any, *, in_place: bool = False) -> Any:
         """The next iterate, in an array of its own or in that of the iterate. For torch in one pass: it may be large."""
         if is_torch_array(here):
-            return (here.add_ if in_place else here.add)(self.along, alpha=-self.rate)
+            rate = min(self.rate, array_namespace(here).finfo(here.dtype).max)  # torch refuses one that overflows
+            return (here.add_ if in_place else here.add)(self.along, alpha=-rate)
         there, more = (here, self.displacement) if in_place else (self.displacement, here)
         there += more
         return there
