@@ -1,0 +1,117 @@
+"""Audits can fail: code that is broken on purpose is found by the games that pass without it."""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+
+from privopt.measure import clips, survey
+from privopt.measure.mechanisms import gamma_norm, gaussian, gaussian_pool, laplace, noisy_min
+from privopt.measure.open_round import OpenRound
+from privopt.measure.samplers import disjoint_batches, poisson
+from privopt.perexample.linear import LinearGrads
+from tests.audit.auditing import Game, audit
+from tests.audit.frontends import linear, table
+from tests.audit.games import BUDGET, GAMES
+from tests.audit.transcripts import first_rounds
+
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+def _less(kind: type[Any], method: str, place: int) -> Break:
+    """Noise for half of the bound, which is the argument at this place of a method."""
+
+    def broken(patch: pytest.MonkeyPatch) -> None:
+        honest = getattr(kind, method)
+
+        def halved(self: Any, *given: Any) -> Any:
+            return honest(self, *(value / 2 if at == place else value for at, value in enumerate(given)))
+
+        patch.setattr(kind, method, halved)
+
+    return broken
+
+
+def _no_clip(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(clips, "_inside", lambda norms, bound, weight: np.full_like(norms, weight))
+
+
+def _short_norms(patch: pytest.MonkeyPatch) -> None:
+    """A canary of twice the bound."""
+    honest = LinearGrads.norms
+    patch.setattr(LinearGrads, "norms", lambda self, order: honest(self, order) / 2)
+
+
+def _everybody(sampler: type[Any]) -> Break:
+    """A sampler that says who takes part in what, and takes all."""
+    return lambda patch: patch.setattr(sampler, "draw", lambda self, size, round_, rng: None)
+
+
+def _whole_pool(patch: pytest.MonkeyPatch) -> None:
+    """A pool that gives everything to each answer."""
+    honest = gaussian_pool.release
+
+    def release(self: Any, total: Any, bound: float, share: float, spent: float, rng: Any) -> Any:
+        return honest(self, total, bound, 1.0, 0.0, rng)[0], spent + share
+
+    patch.setattr(gaussian_pool, "release", release)
+
+
+def _low_threshold(patch: pytest.MonkeyPatch) -> None:
+    """Categories that are named as soon as their noisy count exceeds 1."""
+
+    class Norm:
+        isf = staticmethod(lambda probability: 0.0)
+
+    patch.setattr(survey, "norm", Norm)
+
+
+def _twice(patch: pytest.MonkeyPatch) -> None:
+    """A piece of a batch that is added two times."""
+    honest = OpenRound.add
+
+    def add(self: OpenRound, grads: Any) -> None:
+        honest(self, grads)
+        honest(self, grads)
+
+    patch.setattr(OpenRound, "add", add)
+
+
+VIOLATIONS: dict[str, tuple[Break, str, int]] = {  # how the code is broken, which game finds it, on how many replays
+    "half of the Gaussian noise": (_less(gaussian, "begin", 1), "dp-gd, one round", 6000),
+    "half of the Gaussian noise, in rounds": (_less(gaussian, "begin", 1), "dp-adam, 3 rounds", 2400),
+    "half of the Gaussian noise, in a survey": (_less(gaussian, "begin", 1), "survey of typical norm", 2400),
+    "half of the Laplace noise": (_less(laplace, "release", 1), "sagd-lap, one round", 6000),
+    "half of the Laplace noise, δ = 0": (_less(laplace, "release", 1), "sagd-lap, δ = 0", 3600),
+    "half of the noise of Gamma length": (_less(gamma_norm, "release", 1), "output-perturbation, δ = 0", 3600),
+    "half of a noisy minimum's noise": (_less(noisy_min, "choose", 1), "noisy_min", 6000),
+    "no clip": (_no_clip, "dp-gd, 3 rounds", 600),
+    "no clip of differences": (_no_clip, "dp-srm, 3 rounds", 600),
+    "a canary of twice the bound": (_short_norms, "dp-gd, one round", 6000),
+    "everybody is in a Poisson batch": (_everybody(poisson), "dp-sgd, Poisson", 2400),
+    "everybody is in a disjoint batch": (_everybody(disjoint_batches), "sagd-minibatch, δ = 0", 3600),
+    "each answer takes the whole pool": (_whole_pool, "gaussian_pool", 6000),
+    "a threshold without room for failure": (_low_threshold, "survey of categories, a new one", 1200),
+}
+if find_spec("torch"):
+    VIOLATIONS |= {
+        "no clip, in a loop": (_no_clip, "make_private, one round", 800),
+        "half of the Gaussian noise, in a network": (_less(gaussian, "begin", 1), "network, dp-adam", 6000),
+        "a piece that is added twice": (_twice, "make_private, one round", 2400),
+    }
+
+
+@pytest.mark.parametrize("name", VIOLATIONS)
+def test_code_that_is_broken_is_found_by_an_audit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken, game, replays = VIOLATIONS[name]
+    broken(monkeypatch)
+    assert audit(GAMES[game].make(), replays).exceeded
+
+
+def test_a_replacement_is_more_than_an_addition() -> None:
+    """What is claimed for one row more or less does not hold for another row in its place."""
+    captured = linear("dp-gd", table(1.0), table(-1.0), BUDGET, rounds=1)
+    play = first_rounds(captured.present, captured.absent)
+    assert audit(Game(captured.statement.epsilon, BUDGET.delta, play), 6000).exceeded

@@ -1,0 +1,254 @@
+"""Transcripts: every answer of a run, scored by how much likelier it is with the canary than without.
+
+A claim covers all answers of all rounds, so the adversary sees all of them, knows both data sets and everything public, and weighs
+the answers by their likelihoods. No score of the released model can tell more. Only the stated distributions are used: where
+code does not keep what it states, the score is still a score.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from privopt.loop import run
+from privopt.measure.line_search import LineSearch
+from privopt.measure.measurement import Carry, Measurement, Measuring, Noisy
+from privopt.measure.mechanisms import Mechanism, gamma_norm, gaussian, laplace
+from privopt.measure.randomness import Rng, generator
+from privopt.measure.samplers import fixed_size, full_batch, poisson
+from privopt.measure.sparse_vector import SparseVector
+from privopt.measure.stable_solution import stable_solution
+from privopt.measure.unasked import unasked
+from privopt.perexample.grads import Oracle, PerExampleGrads, Rows, Vector
+from privopt.privacy.events import DpEvent
+from privopt.recipe import Plan, Recipe
+from privopt.trajectory import Trajectory
+
+
+def log_density(mechanism: Mechanism, scale: float, noise: Vector) -> float:
+    """Of this much noise, up to a constant; `scale` is noise multiplier × bound."""
+    match mechanism:
+        case gaussian():
+            return -float(noise @ noise) / (2 * scale**2)
+        case laplace():
+            return -float(np.abs(noise).sum()) / scale
+        case gamma_norm():
+            return -math.sqrt(float(noise @ noise)) / scale
+        case _:
+            raise NotImplementedError(type(mechanism).__name__)
+
+
+def log_ratio(mechanism: Mechanism, scale: float, share: float, answer: Vector, one: Vector, other: Vector) -> float:
+    """ln of how much likelier an answer is around `one` than around `other`.
+
+    If the canary takes part with probability `share` only, the rest of the data is taken to add nothing.
+    """
+    if share == 1:
+        return log_density(mechanism, scale, answer - one) - log_density(mechanism, scale, answer - other)
+    none = log_density(mechanism, scale, answer)
+
+    def seen(mean: Vector) -> float:
+        likelier = log_density(mechanism, scale, answer - mean) - none
+        return float(np.logaddexp(math.log1p(-share), math.log(share) + likelier))
+
+    return seen(one) - seen(other)
+
+
+@dataclass
+class Ratio:
+    """ln P[answers | canary] − ln P[answers | none], as the answers come. `first` keeps what every first round finds anew."""
+
+    present: Oracle
+    absent: Oracle
+    first: dict[str, Any] = field(default_factory=dict)
+    total: float = 0.0
+    _hidden: "_Hidden | None" = None
+
+    def observe(self, measuring: Measuring, at: Trajectory, round_: int, carry: Carry, noisy: Noisy) -> None:
+        """Weigh one more answer."""
+        match measuring:
+            case Measurement() | stable_solution():
+                scale, share, one, other = self._means(measuring, at, round_)
+                self.total += log_ratio(measuring.mechanism, scale, share, _vector(noisy.value), one, other)
+            case LineSearch():
+                self._line_search(measuring, at, carry, noisy)
+            case SparseVector():
+                self._sparse_vector(measuring, at, noisy)
+            case unasked():
+                pass
+            case _:
+                raise NotImplementedError(type(measuring).__name__)
+
+    def _means(
+        self, measuring: Measurement | stable_solution, at: Trajectory, round_: int
+    ) -> tuple[float, float, Vector, Vector]:
+        """The scale of the noise, how likely the canary takes part, and the answers without noise of either data set."""
+        if round_ == 0 and "means" in self.first:
+            found: tuple[float, float, Vector, Vector] = self.first["means"]
+            return found
+        mechanism: Any = measuring.mechanism
+        silent: Any = replace(measuring, mechanism=type(mechanism)(0.0))
+        size, share = self.present.size, 1.0
+        if isinstance(measuring, stable_solution):
+            bound = measuring.bound(size)
+        else:
+            expected = measuring.sampler.expected(size)
+            bound = sum(term.at(at).bound for term in measuring.terms) / expected
+            if isinstance(measuring.sampler, poisson | fixed_size):
+                share, silent = expected / size, replace(silent, sampler=full_batch())
+        nobody = generator(0)
+        answers = (silent.measure(oracle, at, round_, nobody).value for oracle in (self.present, self.absent))
+        one, other = (_vector(answer) / share for answer in answers)
+        found = mechanism.noise_multiplier * bound, share, one, other
+        if round_ == 0:
+            self.first["means"] = found
+        return found
+
+    def _line_search(self, search: LineSearch, at: Trajectory, carry: Carry, noisy: Noisy) -> None:
+        """The gradient's new answer, made again from the averages that are carried; then which of two candidates was chosen."""
+        before, after = carry or {"spent": 0.0, "held": 0.0, "gradient": 0.0, "longest": search.longest}, noisy.carry
+        taken, held = after["spent"] - before["spent"], before["held"]
+        if taken == 0:  # the pool is used up
+            return
+        old, average = (_vector(gradient) for gradient in (before["gradient"], after["gradient"]))
+        answer = ((held + taken) * average - held * old) / taken
+        size = self.present.size
+        one, other = (_vector(search.clip.sum(oracle(at.current, None), 1 / size)) for oracle in (self.present, self.absent))
+        scale = search.pool.noise_multiplier / math.sqrt(taken) * search.clip.bound / size
+        self.total += log_ratio(gaussian(1.0), scale, 1.0, answer, one, other)
+        assert search.candidates == 1
+        direction = after["gradient"] / max(float(np.linalg.norm(average)), 1e-300)
+        places = at.current, at.current - before["longest"] * direction
+        moved = bool(np.any(_vector(noisy.value) != 0))
+        for oracle, sign in ((self.present, 1), (self.absent, -1)):
+            stay, go = (search._score(oracle, place) for place in places)  # type: ignore[arg-type]  # it knows losses
+            further = (go - stay) / (search.selection.noise_multiplier * search.loss_bound)
+            goes = 0.5 * math.exp(-further) if further >= 0 else 1 - 0.5 * math.exp(further)  # of two exponential noises
+            self.total += sign * math.log(goes if moved else 1 - goes)
+
+    def _sparse_vector(self, sparse: SparseVector, at: Trajectory, noisy: Noisy) -> None:
+        """Yes or no, given that one hidden threshold decided since the last yes; and after a yes the Laplace answer."""
+        bound, size, z = sparse.term.bound, self.present.size, sparse.noise_multiplier
+        public = _vector(at.known.gradient)
+        if self._hidden is None:
+            self._hidden = _Hidden(sparse.answers)
+        if self._hidden.left == 0:
+            return
+        sums = [_vector(sparse.term.clip.sum(oracle(at.current, None))) for oracle in (self.present, self.absent)]
+        length = math.sqrt(2 * len(public) / sparse.answers) * z * bound
+        threshold = sparse.threshold * length + 2 * z * bound * self._hidden.noise
+        yes = bool(np.any(_vector(noisy.value) != public))
+        gaps = np.array([np.linalg.norm(total - size * public) for total in sums])
+        self.total += self._hidden.compare(stats.laplace.sf((threshold - gaps[:, None]) / (4 * z * bound)), yes)
+        if yes:
+            answer = size * _vector(noisy.value)
+            self.total += log_ratio(laplace(1.0), z * bound, 1.0, answer, *sums)
+
+
+class _Hidden:
+    """What is known of a hidden threshold: the noise that it may have, and how likely each is with and without the canary."""
+
+    noise = stats.laplace.ppf((np.arange(200) + 0.5) / 200)
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+        self._weights = np.full((2, len(self.noise)), 1 / len(self.noise))
+
+    def compare(self, exceeds: Vector, yes: bool) -> float:
+        """How much likelier this comparison is with the canary, after those before; `exceeds` is how likely each makes a yes."""
+        before = self._weights.sum(axis=1)
+        self._weights = self._weights * (exceeds if yes else 1 - exceeds)
+        after = np.log(self._weights.sum(axis=1) / before)
+        if yes:
+            self.left, self._weights = self.left - 1, np.full_like(self._weights, 1 / len(self.noise))
+        return float(after[0] - after[1])
+
+
+def _vector(value: Any) -> Vector:
+    return np.asarray(value, dtype=float).reshape(-1)
+
+
+# ---------------------------------------------------------------- replays
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A measurement whose answers are weighed as they leave it."""
+
+    measuring: Measuring
+    ratio: Ratio
+
+    def event(self, round_: int) -> DpEvent:
+        return self.measuring.event(round_)
+
+    def measure(self, oracle: Oracle, at: Trajectory, round_: int, rng: Rng, carry: Carry = {}) -> Noisy:  # noqa: B006
+        noisy = self.measuring.measure(oracle, at, round_, rng, carry)
+        self.ratio.observe(self.measuring, at, round_, carry, noisy)
+        return noisy
+
+
+def _watched(plan: Plan, ratio: Ratio) -> Plan:
+    return lambda round_: Watched(plan(round_), ratio)
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a front end handed to the loop."""
+
+    recipe: Recipe
+    oracle: Oracle
+    parameters: Any
+
+
+def replays(present: Start, absent: Start, seed: int = 1) -> Callable[[bool, int], Vector]:
+    """Runs of the real loop, from what a front end made of either data set; a seed repeats the game."""
+    first: dict[str, Any] = {}
+
+    def play(canary: bool, count: int) -> Vector:
+        start, rng = present if canary else absent, generator(2 * seed + canary)
+        plan, scores = start.recipe.measurement, np.empty(count)
+        for place in range(count):
+            ratio = Ratio(present.oracle, absent.oracle, first)
+            run(replace(start.recipe, measurement=_watched(plan, ratio)), start.oracle, start.parameters, rng=rng)
+            scores[place] = ratio.total
+        return scores
+
+    return play
+
+
+class Recalled:
+    """An oracle that computes the vectors of all rows at one point once: in every first round they are the same."""
+
+    def __init__(self, oracle: Oracle, point: Any) -> None:
+        self._oracle, self._point = oracle, point
+        self._vectors: PerExampleGrads | None = None
+
+    def __call__(self, parameters: Any, rows: Rows) -> PerExampleGrads:
+        if parameters is not self._point or rows is not None:
+            return self._oracle(parameters, rows)
+        self._vectors = self._vectors or self._oracle(parameters, rows)
+        return self._vectors
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._oracle, name)
+
+
+def first_rounds(present: Start, absent: Start, seed: int = 1) -> Callable[[bool, int], Vector]:
+    """The first round alone, again and again: clipped, summed and hidden anew, without the loop around it."""
+    first: dict[str, Any] = {}
+
+    def play(canary: bool, count: int) -> Vector:
+        start, rng = present if canary else absent, generator(2 * seed + canary)
+        known, _ = start.recipe.side.at(start.parameters, start.recipe.side.start(start.parameters), 0)
+        at, measuring = Trajectory(start.parameters, start.parameters, known), start.recipe.measurement(0)
+        oracle, scores = Recalled(start.oracle, start.parameters), np.empty(count)
+        for place in range(count):
+            ratio = Ratio(present.oracle, absent.oracle, first)
+            ratio.observe(measuring, at, 0, {}, measuring.measure(oracle, at, 0, rng))
+            scores[place] = ratio.total
+        return scores
+
+    return play
