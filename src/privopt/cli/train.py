@@ -144,6 +144,8 @@ def _kept(place: Path) -> Iterator[None]:
         if (place / "run.json").exists():
             from rich.console import Console
 
+            from privopt.cli.terminal import say
+
             message = f"What was paid for is kept. The run goes on, and pays nothing twice: privopt train --resume {place}"
             say(Console(stderr=True), message)
         raise

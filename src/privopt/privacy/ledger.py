@@ -20,7 +20,6 @@ repeats the same answers and pays nothing for what the ledger already holds of i
 """
 
 import contextlib
-import fcntl
 import hashlib
 import itertools
 import json
@@ -226,6 +225,8 @@ class Ledger:
         """Let another process write."""
         if self._file is not None:
             if os.getpid() == self._process:  # a fork shares the lock, and must not release it
+                import fcntl
+
                 fcntl.flock(self._file, fcntl.LOCK_UN)
             os.close(self._file)
             self._file = None
@@ -265,6 +266,8 @@ class Ledger:
 
     def _lock(self, path: Path) -> int:
         """Open the file for this process alone; it is made if it is not there."""
+        import fcntl  # where there is none, ledgers in memory work all the same
+
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)

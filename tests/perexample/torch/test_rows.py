@@ -2,14 +2,11 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from privopt.perexample.torch.factors import Dense, Factor, Once, together
 from privopt.perexample.torch.factors.rows import (
-    add_squared_lengths,
     squared_lengths,
     squared_lengths_of_two,
     usable,
@@ -32,11 +29,6 @@ def test_lengths_are_those_of_the_formed_matrices(examples: int, q: int, p: int,
     outer, own = squared_lengths(deltas, inputs)
     torch.testing.assert_close(outer.double(), formed(deltas, inputs).square().sum((1, 2)), rtol=1e-6, atol=0)
     torch.testing.assert_close(own.double(), deltas.double().square().sum(1), rtol=1e-6, atol=0)
-    for more in (False, True):
-        total = np.full(examples, 0.5)
-        add_squared_lengths(deltas, inputs, more, total)
-        wanted = 0.5 + formed(deltas, inputs).square().sum((1, 2)) + more * deltas.double().square().sum(1)
-        np.testing.assert_allclose(total, wanted.numpy(), rtol=1e-12)
     both = formed(deltas, inputs) + formed(others, theirs)
     values, below = squared_lengths_of_two((deltas, others), (inputs, theirs), 0.0)
     torch.testing.assert_close(values.double(), both.square().sum((1, 2)), rtol=1e-6, atol=1e-30)
@@ -51,9 +43,6 @@ def test_neither_tiny_nor_huge_rows_lose_anything(size: float) -> None:
     """In single precision the squares of one would be 0 and those of the other infinite, and their product lost."""
     deltas, inputs = torch.full((2, 4), size), torch.full((2, 4), 1 / size)
     torch.testing.assert_close(squared_lengths(deltas, inputs)[0], torch.full((2,), 16.0), rtol=1e-5, atol=0)
-    total = np.zeros(2)
-    add_squared_lengths(deltas, inputs, False, total)
-    np.testing.assert_allclose(total, 16.0, rtol=1e-5)
     values, _ = squared_lengths_of_two((deltas, deltas), (inputs, inputs), 0.0)
     torch.testing.assert_close(values, torch.full((2,), 64.0), rtol=1e-5, atol=0)
     found = weighted_squares(torch.full((2, 4), size), torch.full((2, 4), size**-0.5))
@@ -69,9 +58,6 @@ def test_a_row_that_is_not_finite_has_no_finite_length_and_spoils_no_other(bad: 
     assert values.isfinite().tolist() == [True, False, True]
     if where in (0, 2):
         assert squared_lengths(rows[0], rows[2])[0].isfinite().tolist() == [True, False, True]
-        total = np.zeros(3)
-        add_squared_lengths(rows[0], rows[2], True, total)
-        assert np.isfinite(total).tolist() == [True, False, True]
     if where < 2:
         assert weighted_squares(rows[0], rows[1]).isfinite().tolist() == [True, False, True]
 
@@ -90,27 +76,3 @@ def test_only_single_precision_on_the_cpu_is_for_these_loops() -> None:
     assert usable(torch.zeros(1, 1), torch.zeros(1, 1))
     assert not usable(torch.zeros(1, 1).double(), torch.zeros(1, 1).double())
     assert not usable(torch.zeros(1, 1, device="meta"), torch.zeros(1, 1, device="meta"))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_each_parameter_counts_once_whether_or_not_it_shares_a_factor(dtype: torch.dtype) -> None:
-    """Dense layers on rows with a bias, without one and with a frozen weight, beside a parameter of its own."""
-    inputs = [torch.randn(6, width, dtype=dtype) for width in (3, 5)]
-    deltas = [Dense(torch.randn(6, 4, dtype=dtype)) for _ in range(3)]
-    factors: dict[str, Factor] = {
-        "0.weight": Once(inputs[0], deltas[0]),
-        "0.bias": deltas[0],
-        "1.weight": Once(inputs[1], deltas[1]),
-        "2.bias": deltas[2],
-        "scale": Dense(torch.randn(6, 2, 2, dtype=dtype)),
-    }
-    found = torch.stack(together(factors)).sum(0)
-    wanted = sum(factor.dense().flatten(1).square().sum(1) for factor in factors.values())
-    torch.testing.assert_close(found, wanted)
-
-
-def test_an_example_whose_squared_norm_overflows_is_not_warned_about() -> None:
-    """… and is infinite: it will be absent."""
-    huge = Dense(torch.tensor([[1e20], [1.0]]))
-    (found,) = together({"weight": Once(torch.tensor([[1e20], [1.0]]), huge), "bias": huge})
-    assert found.tolist() == [math.inf, 2.0]

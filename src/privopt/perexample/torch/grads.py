@@ -13,12 +13,9 @@ from torch import Tensor
 
 from privopt.errors import CompositionError
 from privopt.perexample.torch.exact import exact
-from privopt.perexample.torch.factors import Dense, Factor, together
-from privopt.perexample.torch.factors.factor import BLOCK, absolutes, added, squares
+from privopt.perexample.torch.factors import Dense, Factor, Shifted
+from privopt.perexample.torch.factors.factor import added
 from privopt.perexample.torch.flat import Layout
-
-DOUBTFUL = 1e-2  # of the largest possible squared norm: below it the shifted vectors are formed
-
 
 Rule = Callable[[Any], Any]  # norms → weights, of numpy or of torch
 LayerRule = Callable[[dict[str, Tensor]], dict[str, Tensor]]  # the same, by parameter
@@ -53,6 +50,10 @@ class TorchGrads:
         self._layout, self._factors, self.examples = layout, factors, examples
         self._diagonal, self._shift = diagonal, shift
         self._norms: dict[int, Tensor] = {}
+        self._shifted: dict[str, Shifted] = {}
+        if shift is not None:
+            for name, factor in factors.items():
+                self._shifted[name] = Shifted(factor, self._part(name, diagonal), layout.view(name, shift))
 
     def norms(self, order: int = 2) -> Tensor:
         """The l1 or l2 norm of each; infinite or NaN where a vector is not finite."""
@@ -60,8 +61,7 @@ class TorchGrads:
             raise CompositionError(f"norms of order {order}: order 1 and order 2 are there.")
         if order not in self._norms:
             with exact(self._layout.device):
-                plain = order == 2 and self._diagonal is None and self._shift is None
-                self._keep(together(self._factors) if plain else list(self._powers(order).values()), order)
+                self._keep(list(self._powers(order).values()), order)
         return self._norms[order]
 
     def layer_norms(self, order: int = 2) -> dict[str, Tensor]:
@@ -84,6 +84,9 @@ class TorchGrads:
             by_name = dict.fromkeys(self._layout.slices, self._weights(weights))
         with exact(self._layout.device):
             total = torch.zeros(self._layout.size, dtype=self._layout.dtype, device=self._layout.device) if out is None else out
+            for name, shifted in self._shifted.items():
+                if shifted.cancelled is not None:
+                    by_name[name] = shifted.cancelled.add(by_name[name], total[self._layout.slices[name]])
             if self._diagonal is None:
                 self._add(by_name, total)
             else:
@@ -186,32 +189,13 @@ class TorchGrads:
 
     def _changed_powers(self, name: str, order: int) -> Tensor:
         """The same of one parameter, under the diagonal and with the shift."""
-        diagonal, shift = self._part(name, self._diagonal), self._part(name, self._shift)
-        factor = self._factors.get(name)
-        if factor is None:
-            assert shift is not None
-            return self._zeros() + (shift.square() if order == 2 else shift.abs()).sum()
-        if shift is None:
+        if self._shift is None:
+            factor, diagonal = self._factors[name], self._part(name, self._diagonal)
             return factor.squared_norms(diagonal) if order == 2 else factor.absolute_norms(diagonal)
-        if order == 1:
-            factor.absolute_norms(diagonal)  # what all but cancels is kept for the sum
-            return self._formed_powers(factor, torch.arange(self.examples), diagonal, shift, order)
-        own, constant = factor.squared_norms(diagonal), shift.square().sum()
-        powers = own + 2 * factor.dots(shift if diagonal is None else shift * diagonal) + constant
-        doubtful = powers < DOUBTFUL * (own.sqrt() + constant.sqrt()).square()  # they nearly cancel: rounding would show
-        if bool(doubtful.any()):
-            index = doubtful.nonzero().squeeze(1)
-            powers = powers.index_copy(0, index, self._formed_powers(factor, index, diagonal, shift, order))
-        return powers
-
-    def _formed_powers(self, factor: Factor, index: Tensor, diagonal: Tensor | None, shift: Tensor, order: int) -> Tensor:
-        step = max(1, BLOCK // max(1, shift.numel()))
-        parts = [self._zeros()[:0]]
-        for start in range(0, len(index), step):
-            rows = factor.take(index[start : start + step]).dense()
-            rows = (rows if diagonal is None else rows * diagonal) + shift
-            parts.append(squares(rows) if order == 2 else absolutes(rows))
-        return torch.cat(parts)
+        if name in self._shifted:
+            return self._shifted[name].squared_norms() if order == 2 else self._shifted[name].absolute_norms()
+        shift = self._shift[self._layout.slices[name]]
+        return self._zeros() + (shift.square() if order == 2 else shift.abs()).sum()
 
     def _add(self, weights: dict[str, Tensor], total: Tensor) -> None:
         """total += Σ wᵢ g⁰ᵢ, without what has weight 0 if it could be NaN."""

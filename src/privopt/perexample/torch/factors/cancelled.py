@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from privopt.perexample.torch.factors.factor import BLOCK, Factor, absolutes, squares
+from privopt.perexample.torch.factors.factor import BLOCK, absolutes, squares
 
 VANISHED = 1e-2
 
@@ -42,14 +42,18 @@ class Cancelled:
         return Cancelled(found, self.rows[rows[found]])
 
 
-class Summed(Factor, Protocol):
-    """A factor whose gradients are sums of terms."""
+class Summed(Protocol):
+    """Gradients that are sums of terms."""
 
     cancelled: Cancelled | None
 
     @property
     def numbers(self) -> int:
         """How many there are in a gradient."""
+        ...
+
+    def dense(self) -> Tensor:
+        """(examples, *shape): the gradients themselves."""
         ...
 
     def take(self, index: Tensor) -> "Summed":

@@ -91,7 +91,24 @@ def scaled_product(gradients: Tensor, diagonal: Tensor, inputs: Tensor) -> Tenso
     return weighted_squares(through, inputs) if usable(through, inputs) else squares(through.sqrt_().mul_(inputs))
 
 
-def in_blocks(factor: Factor, numbers: int, norm: "Norm", diagonal: Tensor | None) -> Tensor:
+class Formed(Protocol):
+    """What can be formed some examples at a time."""
+
+    @property
+    def examples(self) -> int:
+        """How many examples there are."""
+        ...
+
+    def take(self, index: Tensor) -> "Formed":
+        """Those of these examples."""
+        ...
+
+    def dense(self) -> Tensor:
+        """(examples, *shape)"""
+        ...
+
+
+def in_blocks(factor: Formed, numbers: int, norm: "Norm", diagonal: Tensor | None) -> Tensor:
     """Norms of formed gradients, some examples at a time."""
     step = max(1, BLOCK // max(1, numbers))
     parts = []

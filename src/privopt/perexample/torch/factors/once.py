@@ -1,14 +1,12 @@
 """Gradients that are one outer product: a linear layer that every example goes through once."""
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from privopt.perexample.torch.factors.dense import Dense
 from privopt.perexample.torch.factors.factor import Factor, absolutes, product, scaled_product, squares
 from privopt.perexample.torch.factors.outer import Outer, Signal, Term, accumulate
-from privopt.perexample.torch.factors.rows import add_squared_lengths, squared_lengths, usable
+from privopt.perexample.torch.factors.rows import squared_lengths, usable
 
 
 class Once:
@@ -25,19 +23,10 @@ class Once:
         deltas, inputs = self.gradients.values, self.inputs
         if diagonal is not None:
             return scaled_product(deltas, diagonal, inputs)
-        if self.on_rows:
+        if usable(deltas, inputs):
             lengths, self.gradients.squares = squared_lengths(deltas, inputs)
             return lengths
         return product(squares(inputs), self.gradients.squared_norms())
-
-    def add_squared_norms(self, bias: bool, total: NDArray[np.float64]) -> None:
-        """Add those of the weight, and of the bias too, to what is there."""
-        add_squared_lengths(self.gradients.values, self.inputs, bias, total)
-
-    @property
-    def on_rows(self) -> bool:
-        """Whether a compiled loop takes the norms."""
-        return usable(self.gradients.values, self.inputs)
 
     def absolute_norms(self, diagonal: Tensor | None = None) -> Tensor:
         if diagonal is None:

@@ -8,7 +8,6 @@ import math
 import numpy as np
 import torch
 from numba import float64
-from numpy.typing import NDArray
 from torch import Tensor
 
 from privopt.compiled import compiled
@@ -25,17 +24,6 @@ def squared_lengths(gradients: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
     room = np.empty((2, gradients.shape[0]), np.float32)
     _squared_lengths(gradients.contiguous().numpy(), inputs.contiguous().numpy(), room)
     return torch.from_numpy(room[0]), torch.from_numpy(room[1])
-
-
-def add_squared_lengths(gradients: Tensor, inputs: Tensor, more: bool, total: NDArray[np.float64]) -> None:
-    """Add ‖δᵢ ⊗ aᵢ‖² to a total; and ‖δᵢ‖² too, if there is more.
-
-    >>> total = np.ones(1)
-    >>> add_squared_lengths(torch.tensor([[3.0, 4.0]]), torch.tensor([[2.0]]), True, total)
-    >>> total
-    array([126.])
-    """
-    _add_squared_lengths(gradients.contiguous().numpy(), inputs.contiguous().numpy(), more, total)
 
 
 def squared_lengths_of_two(gradients: Pair, inputs: Pair, least: float) -> tuple[Tensor, Tensor | None]:
@@ -66,18 +54,6 @@ def weighted_squares(weights: Tensor, inputs: Tensor) -> Tensor:
 def usable(gradients: Tensor, inputs: Tensor) -> bool:
     """Whether these are such rows."""
     return gradients.is_cpu and gradients.dtype == inputs.dtype == torch.float32
-
-
-@compiled("void(float32[:, ::1], float32[:, ::1], boolean, float64[::1])", fastmath={"reassoc", "contract"})
-def _add_squared_lengths(gradients, inputs, more, total):  # type: ignore[no-untyped-def]  # compiled
-    for row in range(gradients.shape[0]):
-        ours = float64(0.0)
-        for column in range(gradients.shape[1]):
-            ours += float64(gradients[row, column]) * float64(gradients[row, column])
-        theirs = float64(more)
-        for column in range(inputs.shape[1]):
-            theirs += float64(inputs[row, column]) * float64(inputs[row, column])
-        total[row] += ours * theirs
 
 
 @compiled("void(float32[:, ::1], float32[:, ::1], float32[:, ::1])", fastmath={"reassoc", "contract"})

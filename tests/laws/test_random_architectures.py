@@ -1,0 +1,57 @@
+"""Laws 1 and 3 for random networks: norms and sums are those of each example alone, and no clipped vector is too long."""
+
+from typing import Literal
+
+import pytest
+from hypothesis import given, settings
+
+from tests.laws import architectures as made
+from tests.laws.architectures import Architecture, Part
+from tests.laws.exactness import CASES, WAYS, Batch, Case, Minus, Scaled, Shifted, Step, check
+
+pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
+
+LAYERS: list[Part] = [
+    *(made.Dense(on) for on in ("rows", "steps", "pixels", "merged")),
+    made.Dense("rows", bias="buffer"),
+    made.Dense("rows", bias="none"),
+    *(made.Convolution(pixels, transposed) for pixels in (1, 2, 3) for transposed in (False, True)),
+    made.Convolution(2, groups=2, kernel=3, stride=2, padding=1),
+    *(made.Norm(kind) for kind in ("layer", "layer of steps", "rms", "group", "instance 1", "instance 2", "instance 3")),
+    *(made.Recurrent(kind, layers=2, both=True, packed=packed) for kind in ("RNN", "LSTM", "GRU") for packed in (False, True)),
+    *(made.Cells(kind) for kind in ("RNNCell", "LSTMCell", "GRUCell")),
+    made.Attention(),
+    made.Attention(cross=True, padded=True, extended=True),
+    made.Encoder(),
+    *(made.Other(kind) for kind in made.OTHERS),
+    made.WeightNorm(),
+    made.Tied("rows", "rows"),
+    made.Tied("rows", "steps"),
+]
+
+
+@pytest.mark.parametrize("head", ["none", "rows", "steps"])
+@pytest.mark.parametrize("layer", LAYERS, ids=repr)
+def test_every_layer_before_every_head(layer: Part, head: Literal["none", "rows", "steps"]) -> None:
+    check(Case(Architecture(None, (layer,), head), Batch(("usual", "tiny", "constant"), 1)))
+
+
+@settings(max_examples=300)
+@given(CASES)
+def test_random_architectures(case: Case) -> None:
+    check(case)
+
+
+TURNED = Minus("turned")
+CANCELLING: list[tuple[Step, ...]] = [(Minus(1e-6),), (TURNED,), (TURNED, Scaled()), (Shifted(True),), (Scaled(), Shifted(True))]
+
+
+@pytest.mark.parametrize("double", [False, True], ids=["single", "double"])
+@pytest.mark.parametrize("steps", CANCELLING, ids=repr)
+@pytest.mark.parametrize("way", WAYS)
+def test_vectors_that_all_but_cancel(steps: tuple[Step, ...], way: str, double: bool) -> None:
+    """Turned signs make differences of equal gradients: without a target, an output and its slope turn together."""
+    parts: list[Part] = [made.Dense("rows", bias="none"), made.Dense("steps"), made.Twice(made.Dense("rows"))]
+    for seed, part in enumerate(parts):
+        architecture = Architecture(None, (made.Dense("rows", 9, "none"), part), "none", double)
+        check(Case(architecture, Batch(("constant", "zero", "usual"), seed), steps, bound=1e-8, way=way))
