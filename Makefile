@@ -4,7 +4,7 @@ BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PRIVOPT_DATA ?=
 
-.PHONY: run test setup check bench clean
+.PHONY: run test setup check bench mutants clean
 
 run: setup  ## train a private model on a real, sensitive data set and show what privacy costs
 	@$(BIN)/privopt demo
@@ -23,6 +23,9 @@ check: setup  ## format, lint, types, import contracts
 bench: .venv/bench  ## measure speed against the non-private step and against Opacus, and utility with defaults
 	@$(BIN)/python benchmarks/speed.py
 	@$(BIN)/python benchmarks/utility.py
+
+mutants: setup  ## seed privacy bugs one by one, and see that the tests catch each
+	@$(BIN)/python -m tests.mutants
 
 clean:  ## remove everything that the other targets made
 	rm -rf .venv runs .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

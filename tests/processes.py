@@ -15,8 +15,15 @@ from typing import Any
 import pytest
 
 CONTEXT = multiprocessing.get_context("forkserver")
-PRELOADED = ["privopt.loop", "privopt.recipes", "privopt.perexample.linear", "tests.processes"]
-CONTEXT.set_forkserver_preload([*PRELOADED, *(["privopt.nets"] if find_spec("torch") else [])])
+PRELOADED = [
+    "privopt.loop",
+    "privopt.recipes",
+    "privopt.perexample.linear",
+    "privopt.cli",
+    "privopt.runs.train",
+    "tests.processes",
+]
+CONTEXT.set_forkserver_preload([*PRELOADED, *(["tests.crash.warm"] if find_spec("torch") else [])])
 one_fork_server = pytest.mark.xdist_group("processes")
 
 

@@ -129,13 +129,14 @@ def test_every_release_rule_has_a_model_for_a_run_that_stopped_early(name: str) 
 
 def test_a_plan_calibrated_for_what_is_left_runs_to_its_end() -> None:
     ledger = Ledger(Budget(1.0, 1e-5))
-    ledger.run().pay([GaussianDpEvent(10.0)])
+    spending = ledger.run(budget=ledger.budget)
+    spending.pay([GaussianDpEvent(10.0)])
 
     def recipe(noise_multiplier: float) -> Recipe:
         return dp_sgd(rounds=50, noise_multiplier=noise_multiplier, clip_bound=1.0, learning_rate=0.1)
 
     noise = calibrate(lambda z: recipe(z).planned_event(), Budget(1.0, 1e-5), spent=ledger.event)
-    result = run(recipe(noise), oracle(), START, spending=ledger.run())
+    result = run(recipe(noise), oracle(), START, spending=spending)
     assert not result.stopped_early
     assert 0.99 <= ledger.epsilon() <= 1.0
 
@@ -194,6 +195,7 @@ def test_a_ledger_that_was_lost_is_paid_again_for_what_the_checkpoint_holds(tmp_
     with pytest.raises(Stopped):
         train(tmp_path, recipe, stop_after=5)
     (tmp_path / "ledger").unlink()
+    (tmp_path / "ledger.tip").unlink()
     result = train(tmp_path, recipe)
     np.testing.assert_array_equal(result.parameters, run(recipe, oracle(), START, rng=generator(7)).parameters)
     assert Ledger.read(tmp_path / "ledger").event == result.event == recipe.planned_event()

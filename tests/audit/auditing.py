@@ -5,9 +5,9 @@ S of outcomes
 
     P[S | canary] ≤ e^ε P[S | none] + δ,   and the same with the two exchanged,
 
-so S = {score > t}, or {score ≤ t} in the other order, shows ε ≥ ln((P[S | one] − δ) / P[S | other]). Neither probability is known,
-so both are bounded by Clopper and Pearson's intervals. t and the order are chosen on the first half of the runs; the second half,
-which had no part in the choice, gives the bound. Whatever the score is, the bound is false with probability at most
+so S = {score > t}, or {score ≤ t} in the other order, shows ε ≥ ln((P[S | one] − δ) / P[S | other]). Neither probability is
+known, so both are bounded by Clopper and Pearson's intervals. t and the order are chosen on the first half of the runs; the
+second half, which had no part in the choice, gives the bound. Whatever the score is, the bound is false with probability at most
 `FALSE_ALARM`; a better score makes it larger.
 
 Scores are rounded. The last bits of a floating-point answer tell more than its noise allows (Mironov 2012), which statements list

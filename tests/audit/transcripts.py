@@ -1,8 +1,8 @@
 """Transcripts: every answer of a run, scored by how much likelier it is with the canary than without.
 
-A claim covers all answers of all rounds, so the adversary sees all of them, knows both data sets and everything public, and weighs
-the answers by their likelihoods. No score of the released model can tell more. Only the stated distributions are used: where
-code does not keep what it states, the score is still a score.
+A claim covers all answers of all rounds, so the adversary sees all of them, knows both data sets and everything public, and
+weighs the answers by their likelihoods. No score of the released model can tell more. Only the stated distributions are used:
+where code does not keep what it states, the score is still a score.
 """
 
 import math

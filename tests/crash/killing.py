@@ -38,7 +38,7 @@ def spread(count: int, most: int) -> Iterator[int]:
 def _run(place: int | None, told: Connection | None, work: Callable[..., Any], arguments: tuple[Any, ...]) -> bool:
     process = CONTEXT.Process(target=_work, args=(place, told, work, arguments), daemon=True)
     process.start()
-    process.join()
+    process.join(120)
     assert process.exitcode in (0, -signal.SIGKILL), f"the process ended with {process.exitcode}"
     return process.exitcode == -signal.SIGKILL
 

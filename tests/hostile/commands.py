@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from privopt.cli import app
 

@@ -52,9 +52,9 @@ def header(shape: str, descr: str = "<f8") -> bytes:
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(words)) + words + SECRET.encode()
 
 
-def archive(method: int = zipfile.ZIP_STORED, **members: bytes) -> Writer:
+def archive(**members: bytes) -> Writer:
     def write(path: Path) -> None:
-        with zipfile.ZipFile(path, "w", method) as file:
+        with zipfile.ZipFile(path, "w") as file:
             for name, content in members.items():
                 file.writestr(f"{name}.npy", content)
 
@@ -211,9 +211,8 @@ def test_what_does_not_fit_into_memory_is_said_to_be_so(tmp_path: Path) -> None:
 
 def test_a_wide_header_and_long_cells_are_read(tmp_path: Path) -> None:
     frame = table()
-    frame["note"] = frame["note"] * 20_000 if len(frame) < 10 else frame["note"]
+
     frame.loc[3, "note"] = SECRET * 20_000
-    frame.loc[7, "sick"] = "no"
     frame.to_csv(tmp_path / "a.csv", index=False)
     schema = write_schema(tmp_path / "schema.json")
     assert run(*train(tmp_path / "a.csv", "--schema", schema)).exit_code == 0

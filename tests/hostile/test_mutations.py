@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tests.hostile.commands import SECRET, run, table, train, write_schema
 
 LONG = bool(os.environ.get("PRIVOPT_LONG"))
-EXAMPLES = settings(max_examples=4000 if LONG else 25, derandomize=not LONG, database=None)
+EXAMPLES = settings(max_examples=4000 if LONG else 40, derandomize=not LONG, database=None)
 
 TOKENS = [
     *(b"", b"\0", b"\n", b"\r", b",", b";", b'"', b"'", b"\xff\xfe", b"\xef\xbb\xbf", b"\xed\xa0\x80", b"\x1b[2J", b"[red]"),

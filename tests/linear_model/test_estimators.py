@@ -200,7 +200,8 @@ def test_without_a_seed_two_fits_differ_and_with_one_the_statement_warns() -> No
     free = [LogisticRegression().fit(X, y) for _ in range(2)]
     assert not np.allclose(free[0].coef_, free[1].coef_)
     assert not free[0].privacy_.statement.seeded
-    for seed in (0, np.random.default_rng(0), np.random.RandomState(0)):
+    seeds: list[Any] = [0, np.random.default_rng(0), np.random.RandomState(0)]
+    for seed in seeds:
         assert "fixed seed" in str(LogisticRegression(random_state=seed).fit(X, y).privacy_)
 
 

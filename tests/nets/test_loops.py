@@ -2,6 +2,7 @@
 
 import functools
 import io
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -386,3 +387,18 @@ def test_a_killed_loop_ends_as_one_that_was_not(tmp_path: Path) -> None:
     ledger = Ledger.read(tmp_path / "ledger.jsonl")
     assert sum(entry.count for entry in ledger.entries) == ROUNDS
     assert ledger.epsilon(1e-5) <= 3.0
+
+
+def test_a_fork_may_not_go_on_with_a_loop() -> None:
+    """It has the same generator: its noise would be the parent's, on another batch perhaps."""
+    private = begun()
+    batches = private.loader
+    next(batches)
+    child = os.fork()
+    if child == 0:
+        try:
+            next(batches)
+        except InputError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0

@@ -118,7 +118,7 @@ def test_dp_agd_is_the_paper_s_algorithm(noise: float, strength: float) -> None:
     parameters = run(recipe, oracle(), np.zeros(4), rng=generator(5)).parameters
     np.testing.assert_allclose(parameters, expected, rtol=1e-7)
     assert moves > 5  # else the test would show less than it says
-    assert stays > 2
+    assert stays > 0  # for 199 of 200 seeds, or more
 
 
 def test_without_noise_dp_agd_is_gradient_descent_with_the_best_of_its_steps() -> None:

@@ -3,6 +3,7 @@
 import copy
 import os
 import pickle
+import random
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -181,7 +182,7 @@ def test_a_first_line_cut_short_is_a_ledger_that_nothing_was_charged_to(path: Pa
     content = written(path)
     for cut in range(0, content.index(b"\n"), 5):
         path.write_bytes(content[:cut])
-        module._write_anchor(path, 0, module.NOTHING)  # as it is before the first line
+        module._write_anchor(path, module.Anchor(0, 0, module.NOTHING))  # as it is before the first line
         with Ledger(BUDGET, path) as ledger:
             assert ledger.entries == ()
             assert ledger.budget == BUDGET
@@ -311,6 +312,186 @@ def test_a_ledger_without_a_budget_stays_one(path: Path) -> None:
     with pytest.raises(LedgerError, match="was made for"):
         Ledger(BUDGET, path)
     assert Ledger.read(path).budget is None
+
+
+# ---------------------------------------------------------------- the anchor
+
+
+def test_lines_cut_from_the_end_are_missed(path: Path) -> None:
+    lines = written(path).splitlines(keepends=True)
+    for kept in range(len(lines)):
+        refused(path, b"".join(lines[:kept]), f"last {4 - kept} of 4 lines.*missing.*treat the budget as spent")
+
+
+def test_a_zeroed_end_is_missed(path: Path) -> None:
+    content = written(path)
+    for zeroed in range(1, len(content), 17):
+        refused(path, content[:-zeroed] + bytes(zeroed), "missing|damaged|not a ledger")
+
+
+def test_zeros_after_what_the_anchor_knows_were_never_acted_on(path: Path) -> None:
+    """A file that had grown when the power failed, before its content was there."""
+    content = written(path)
+    path.write_bytes(content + bytes(50))
+    with Ledger(path=path) as ledger:
+        assert ledger.entries == ENTRIES
+    assert path.read_bytes() == content
+
+
+def test_a_ledger_that_is_gone_is_missed(path: Path) -> None:
+    written(path)
+    path.unlink()
+    for opened in (Ledger.read, lambda place: Ledger(path=place)):
+        with pytest.raises(LedgerError, match="last 4 of 4 lines"):
+            opened(path)
+    assert not path.exists()
+
+
+def test_an_older_copy_is_missed_also_when_others_were_charged_since(path: Path) -> None:
+    older = written(path)
+    with Ledger(path=path) as ledger:
+        ledger.run().pay([RELEASE])
+    refused(path, older, "last 1 of 5 lines")
+
+
+def test_a_ledger_that_branched_off_is_not_the_one_that_the_anchor_knows(path: Path) -> None:
+    older, knew = written(path), anchor(path).read_bytes()
+    with Ledger(path=path) as ledger:
+        ledger.run("this").pay([RELEASE])
+    newer = anchor(path).read_bytes()
+    path.write_bytes(older)
+    anchor(path).write_bytes(knew)
+    with Ledger(path=path) as ledger:
+        ledger.run("that").pay([GaussianDpEvent(100.0)])
+    anchor(path).write_bytes(newer)
+    refused(path, path.read_bytes(), "line 5 is another")
+
+
+def test_a_ledger_without_its_anchor_is_refused_until_it_is_adopted(path: Path) -> None:
+    content = written(path)
+    anchor(path).unlink()
+    refused(path, content, r"has no anchor.*Ledger\.adopt")
+    Ledger.adopt(path)
+    assert Ledger.read(path).entries == ENTRIES
+    with Ledger(path=path) as ledger:
+        assert ledger.entries == ENTRIES
+    refused(path, content[: content[:-1].rfind(b"\n") + 1], "last 1 of 4 lines")
+
+
+def test_adopting_does_not_accept_a_ledger_that_is_behind_or_damaged(path: Path) -> None:
+    content = written(path)
+    path.write_bytes(content[: content[:-1].rfind(b"\n") + 1])
+    with pytest.raises(LedgerError, match="last 1 of 4 lines"):
+        Ledger.adopt(path)
+    anchor(path).unlink()
+    path.write_bytes(content.replace(b"8.0", b"9.0"))
+    with pytest.raises(LedgerError, match="damaged at line 2"):
+        Ledger.adopt(path)
+    assert not anchor(path).exists()
+
+
+def test_a_damaged_anchor_is_reported(path: Path) -> None:
+    content = written(path)
+    anchor(path).write_bytes(anchor(path).read_bytes().replace(b"0", b"1"))
+    refused(path, content, "tip is damaged")
+
+
+def test_an_anchor_cut_short_while_it_was_written_leaves_the_one_before(path: Path) -> None:
+    """The charge that it was written for is in the ledger by then, and counts."""
+    written(path)
+    whole = anchor(path).read_bytes()
+    half = len(whole) // 2
+    for cut in range(half):
+        for torn in (whole[:half] + bytes(cut) + whole[half + cut :], bytes(cut) + whole[cut:]):
+            anchor(path).write_bytes(torn)
+            assert Ledger.read(path).entries == ENTRIES
+    with Ledger(path=path) as ledger:
+        ledger.run("fourth").pay([RELEASE])
+    assert len(Ledger.read(path).entries) == 4
+
+
+def test_a_ledger_that_changes_while_it_is_open_takes_no_charges(path: Path) -> None:
+    content = written(path)
+    with Ledger(path=path) as ledger:
+        path.write_bytes(content[: content[:-1].rfind(b"\n") + 1])
+        with pytest.raises(LedgerError, match="changed while it was open"):
+            ledger.run().pay([RELEASE])
+        path.unlink()
+        path.write_bytes(content)
+        with pytest.raises(LedgerError, match="replaced"):
+            ledger.run().pay([RELEASE])
+    assert path.read_bytes() == content
+
+
+def test_a_charge_that_somebody_interrupts_is_taken_back(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fsync, calls = os.fsync, list[int]()
+
+    def interrupted(descriptor: int) -> None:
+        fsync(descriptor)
+        calls.append(descriptor)
+        if len(calls) == place:
+            raise KeyboardInterrupt
+
+    for place in (1, 2):
+        with Ledger(BUDGET, path.with_name(f"ledger-{place}")) as ledger:
+            spending = ledger.run("a")
+            spending.pay([RELEASE])
+            calls.clear()
+            monkeypatch.setattr(os, "fsync", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                spending.pay([RELEASE])
+            monkeypatch.undo()
+            spending.pay([RELEASE])
+            assert len(ledger.entries) == len(Ledger.read(path.with_name(f"ledger-{place}")).entries) == 2
+
+
+LONG = 40 if os.environ.get("PRIVOPT_LONG") else 1
+
+
+def test_no_corruption_of_the_file_makes_what_is_spent_smaller_unseen(tmp_path: Path) -> None:
+    """Whatever happens to the bytes of the ledger: it is refused, or holds at least what was charged."""
+    rng = random.Random(5)
+    path = tmp_path / "ledger"
+    older = []
+    with Ledger(Budget(50.0, 1e-5), path) as ledger:
+        for number in range(8):
+            older.append(path.read_bytes())
+            ledger.run(f"run-{number}").pay([GaussianDpEvent(rng.uniform(5, 50))] * rng.randint(1, 5))
+    content, charged = path.read_bytes(), ledger.entries
+    lines = content.splitlines(keepends=True)
+
+    def damaged() -> bytes:
+        place, other = rng.randrange(len(content)), rng.randrange(len(lines))
+        one = rng.randrange(len(lines))
+        return rng.choice(
+            [
+                content[:place],
+                content[:place] + bytes([rng.randrange(256)]) + content[place + 1 :],
+                content[:place] + rng.randbytes(rng.randint(1, 40)) + content[place:],
+                content[:place] + bytes(len(content) - place),
+                content[:place] + bytes(rng.randint(1, 100)) + content[place + 100 :],
+                content[:place] + content[place + rng.randint(1, 300) :],
+                b"".join(lines[:one] + lines[one + 1 :]),
+                b"".join([*lines[:one], lines[other], *lines[one:]]),
+                b"".join([*lines[:one], *sorted(lines[one:])]),
+                rng.choice(older),
+                content + rng.choice(lines),
+                content + rng.randbytes(5),
+            ]
+        )
+
+    refusals = 0
+    for _ in range(300 * LONG):
+        path.write_bytes(damaged())
+        for opened in (Ledger.read, lambda place: Ledger(path=place)):
+            try:
+                held = opened(path)
+                held.close()
+            except LedgerError:
+                refusals += 1
+                continue
+            assert held.entries == charged
+    assert refusals > 300 * LONG
 
 
 # ---------------------------------------------------------------- one writer, one identity

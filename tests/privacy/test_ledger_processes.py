@@ -61,6 +61,32 @@ def test_a_second_process_is_refused_while_the_first_writes(tmp_path: Path) -> N
     assert Ledger.read(path).event == RELEASE
 
 
+def test_deleting_files_beside_a_ledger_lets_nobody_in(tmp_path: Path) -> None:
+    """The lock is on the ledger itself; there is nothing else whose removal would release it."""
+    path = tmp_path / "ledger"
+    with Ledger(path=path) as ledger:
+        ledger.run().pay([RELEASE])
+        for beside in tmp_path.iterdir():
+            if beside.suffix == ".lock":
+                beside.unlink()
+        assert "in use by another process" in answered(open_one_more, path)
+        ledger.run().pay([RELEASE])
+    assert len(Ledger.read(path).entries) == 2
+
+
+def test_of_two_processes_with_a_ledger_of_one_name_the_first_stops_when_its_file_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    with Ledger(path=path) as ledger:
+        ledger.run().pay([RELEASE])
+        content = path.read_bytes()
+        path.unlink()
+        path.write_bytes(content)
+        assert answered(open_one_more, path) == "opened"
+        with pytest.raises(LedgerError, match="was replaced"):
+            ledger.run().pay([RELEASE])
+    assert len(Ledger.read(path).entries) == 1
+
+
 def pay_on_a_full_disk(connection: Connection, path: Path, room: int) -> None:
     """`room` bytes are left for the file when the second charge is made; then there is space again."""
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

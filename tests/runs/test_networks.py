@@ -36,7 +36,7 @@ SHORT = Settings(rounds=60)
 
 
 def corners(path: Path, size: int = 2000, seed: int = 0) -> Path:
-    """Two numbers whose product decides: no linear model of them is better than a coin."""
+    """Two numbers whose product decides: no line is right on more than two thirds of the square."""
     rng = np.random.default_rng(seed)
     frame = pd.DataFrame(rng.uniform(-1, 1, (size, 2)), columns=["a", "b"])
     frame["same"] = np.where(frame["a"] * frame["b"] > 0, "yes", "no")
@@ -66,7 +66,7 @@ def test_a_network_learns_what_a_linear_model_cannot(tmp_path: Path) -> None:
         statement = folder.statement()
         assert statement.event == folder.ledger().event
         assert 0.99 * 3.0 <= statement.epsilon <= 3.0
-    assert found["linear"] < 0.6
+    assert found["linear"] < 0.7  # whatever the noise: a search over 40,000 angles finds no line above 0.68 on these rows
     assert found["mlp:32"] > 0.85
     assert "tanh" in statement.settings["model"]
 

@@ -11,6 +11,7 @@ The loop is not ours, so it may end anywhere. What stays true:
   So the loop goes on as a new run of the ledger, with new randomness; what the old run paid ahead is left to the saved state.
 """
 
+import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -153,7 +154,7 @@ class Private:
         self._settings = repr((planned, budget, clip, accountant, self.noise_multiplier))
         self._content: str | None = None
         self._resumed: dict[str, Any] | None = None
-        self._using = threading.Lock()
+        self._using, self._process = threading.Lock(), os.getpid()
         self._entry: object = None  # the newest entry of the loader
         self._open: OpenRound | None = None
         self._place = self._handed = 0  # which piece is handed out, and how many examples it has; 0: none is, or it is used
@@ -392,6 +393,11 @@ class Private:
     # ------------------------------------------------------------ inside a round
 
     def _alone(self) -> threading.Lock:
+        if os.getpid() != self._process:
+            raise InputError(
+                "this loop belongs to the process that made it: a fork would draw the same noise for another batch, revealing "
+                "both. Call make_private in the process that trains."
+            )
         if self._using.locked():
             raise InputError("the loader and step(…) are used by one thread at a time, and not inside a closure.")
         return self._using

@@ -32,7 +32,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from privopt.durable import sync_directory, write_atomically
 from privopt.errors import BudgetExceeded, InputError, LedgerError
@@ -56,7 +56,7 @@ from privopt.privacy.filters import RenyiFilter, best_order
 FORMAT = "privopt-ledger-2"
 _START = b'{"hash":"'  # of every line
 _LINE = re.compile(rb'\{"hash":"([0-9a-f]{32})","body":(\{.*\})\}')
-_ANCHOR = re.compile(rb'\{"lines":(\d+),"hash":"([0-9a-f]{32})","sum":"([0-9a-f]{32})"\}\n')
+_SLOT = re.compile(rb"((\d{12}) (\d{12}) ([0-9a-f]{32}) [0-9a-f]{32}\n)")
 NOTHING = "0" * 32  # hash of no lines at all
 ADVICE = "Nothing was changed; restore the file from a copy, and if there is none, treat the budget as spent."
 
@@ -68,6 +68,14 @@ class Entry:
     run: str
     event: DpEvent
     count: int
+
+
+class Anchor(NamedTuple):
+    """What a ledger held when it was written last; each write has its turn."""
+
+    turn: int
+    lines: int
+    tip: str
 
 
 class Ledger:
@@ -93,7 +101,7 @@ class Ledger:
         self.holder: str | None = None  # the run that has the cap to itself
         self._order = math.inf if budget is None else best_order(budget)
         self._entries: list[Entry] = []
-        self._tip, self._lines, self._size = NOTHING, 0, 0
+        self._tip, self._lines, self._size, self._turn = NOTHING, 0, 0, 0
         self._read_only = False
         self._process = os.getpid()
         self._paying = threading.Lock()  # of threads; processes are kept apart by the lock of the file
@@ -131,8 +139,8 @@ class Ledger:
             ledger = cls()
             try:
                 ledger._lock(place)
-                ledger._load(place, _lines(place)[0], (0, NOTHING))
-                _write_anchor(place, ledger._lines, ledger._tip)
+                ledger._load(place, _lines(place)[0], Anchor(0, 0, NOTHING))
+                _write_anchor(place, Anchor(0, ledger._lines, ledger._tip))
             finally:
                 ledger.close()
         cls(path=path).close()
@@ -278,8 +286,8 @@ class Ledger:
     def _open(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         anchor = _read_anchor(path)
-        if anchor is not None and anchor[0] > 1 and not path.exists():
-            raise _missing(path, 0, anchor[0])
+        if anchor is not None and anchor.lines > 1 and not path.exists():
+            raise _missing(path, 0, anchor.lines)
         file = self._lock(path)
         anchor = _read_anchor(path)  # again, now that nobody else writes it
         lines, rest = _lines(path)
@@ -292,8 +300,7 @@ class Ledger:
             if rest:  # a line cut short by a crash: its charge was never acted on
                 os.ftruncate(file, self._size)
                 os.fsync(file)
-            if anchor != (self._lines, self._tip):
-                _write_anchor(path, self._lines, self._tip)
+            self._anchor(path, self._lines, self._tip)
             return
         os.ftruncate(file, 0)  # at most the first line, cut short: nothing was ever charged
         cap = None if self.budget is None else asdict(self.budget)
@@ -303,10 +310,10 @@ class Ledger:
         self._write(path, file, [head])
         sync_directory(path.parent)
 
-    def _load(self, path: Path, lines: list[bytes], anchor: tuple[int, str] | None) -> None:
+    def _load(self, path: Path, lines: list[bytes], anchor: Anchor | None) -> None:
         for number, line in enumerate(lines, start=1):
             body, self._tip = _checked(path, number, line, self._tip)
-            if anchor is not None and number == anchor[0] and self._tip != anchor[1]:
+            if anchor is not None and number == anchor.lines and self._tip != anchor.tip:
                 raise LedgerError(
                     f"{path} is not the ledger that its anchor {_anchor(path)} knows: line {number} is another. {ADVICE}"
                 )
@@ -330,8 +337,9 @@ class Ledger:
                 f"{path} has no anchor, {_anchor(path)}, so that nobody can tell whether charges are missing. Restore both. If "
                 "the ledger was moved without it and is its newest copy, say so: Ledger.adopt(path) makes a new one."
             )
-        if self._lines < anchor[0]:
-            raise _missing(path, self._lines, anchor[0])
+        if self._lines < anchor.lines:
+            raise _missing(path, self._lines, anchor.lines)
+        self._turn = anchor.turn
 
     def _write(self, path: Path, file: int, bodies: list[dict[str, Any]]) -> None:
         tip, block = self._tip, b""
@@ -346,19 +354,23 @@ class Ledger:
             block = b"\n" + block
         try:
             if not self._lines:  # before anything is written: from now on a ledger without an anchor has lost it
-                _write_anchor(path, 0, NOTHING)
+                _write_anchor(path, Anchor(0, 0, NOTHING))
             _write_all(file, block)
             os.fsync(file)
-            _write_anchor(path, self._lines + len(bodies), tip)
+            self._anchor(path, self._lines + len(bodies), tip)
         except BaseException as error:  # nothing is released for it, so it is taken back: first from the anchor
             with contextlib.suppress(OSError):
-                _write_anchor(path, self._lines, self._tip)
+                self._anchor(path, self._lines, self._tip)
                 os.ftruncate(file, self._size)
             if isinstance(error, OSError):
                 name, reason = error.filename or path, error.strerror or error
                 raise LedgerError(f"{name} could not be written ({reason}), so nothing more is released.") from error
             raise
         self._tip, self._lines, self._size = tip, self._lines + len(bodies), self._size + len(block)
+
+    def _anchor(self, path: Path, lines: int, tip: str) -> None:
+        self._turn += 1
+        _write_anchor(path, Anchor(self._turn, lines, tip))
 
 
 class Run:
@@ -503,26 +515,33 @@ def _lines(path: Path) -> tuple[list[bytes], bytes]:
     return [*lines, rest], b""
 
 
-def _begun(path: Path, lines: list[bytes], rest: bytes, anchor: tuple[int, str] | None) -> bool:
+def _begun(path: Path, lines: list[bytes], rest: bytes, anchor: Anchor | None) -> bool:
     """Whether the ledger holds, or should hold, anything; at most its first line, cut short, is as good as nothing."""
     if not lines and rest and not (rest.startswith(_START) or _START.startswith(rest)):
         raise LedgerError(f"{path} is not a ledger. Nothing was changed; give the ledger another name.")
-    return bool(lines) or (anchor is not None and anchor[0] > 1)
+    return bool(lines) or (anchor is not None and anchor.lines > 1)
 
 
 def _anchor(path: Path) -> Path:
     return path.with_name(f"{path.name}.tip")
 
 
-def _read_anchor(path: Path) -> tuple[int, str] | None:
-    """How many lines the ledger had when it was written last, and the last one's hash; None if there is no anchor."""
+def _read_anchor(path: Path) -> Anchor | None:
+    """The newest of two slots that is whole; None if there is no anchor."""
     try:
-        record = _ANCHOR.fullmatch(_anchor(path).read_bytes())
+        content = _anchor(path).read_bytes()
     except FileNotFoundError:
         return None
-    if record is not None and _seal(int(record[1]), record[2].decode()) == record[3].decode():
-        return int(record[1]), record[2].decode()
-    raise LedgerError(f"{_anchor(path)} is damaged, so that nobody can tell whether {path} is whole. {ADVICE}")
+    found = [Anchor(int(turn), int(lines), tip.decode()) for record, turn, lines, tip in _SLOT.findall(content)]
+    whole = [anchor for anchor in found if _slot(anchor) in content]
+    if not whole:
+        raise LedgerError(f"{_anchor(path)} is damaged, so that nobody can tell whether {path} is whole. {ADVICE}")
+    return max(whole)
+
+
+def _slot(anchor: Anchor) -> bytes:
+    text = f"{anchor.turn:012d} {anchor.lines:012d} {anchor.tip}"
+    return f"{text} {_chain(NOTHING, text)}\n".encode()
 
 
 def _missing(path: Path, lines: int, known: int) -> LedgerError:
@@ -530,13 +549,21 @@ def _missing(path: Path, lines: int, known: int) -> LedgerError:
     return LedgerError(f"{path} is older than its anchor {_anchor(path)}: {missing}. {ADVICE}")
 
 
-def _write_anchor(path: Path, lines: int, tip: str) -> None:
-    record = f'{{"lines":{lines},"hash":"{tip}","sum":"{_seal(lines, tip)}"}}\n'
-    write_atomically(_anchor(path), record.encode())
-
-
-def _seal(lines: int, tip: str) -> str:
-    return _chain(tip, str(lines))
+def _write_anchor(path: Path, anchor: Anchor) -> None:
+    """Into the older of two slots, in place: a write that is cut short leaves the other, and the disk has the room already."""
+    slot, place = _slot(anchor), _anchor(path)
+    if not anchor.turn:
+        write_atomically(place, 2 * slot)
+        return
+    descriptor = os.open(place, os.O_WRONLY)
+    try:
+        os.lseek(descriptor, anchor.turn % 2 * len(slot), os.SEEK_SET)
+        _write_all(descriptor, slot)
+        os.fsync(descriptor)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(place)) from error
+    finally:
+        os.close(descriptor)
 
 
 def _write_all(descriptor: int, block: bytes) -> None:

@@ -1,5 +1,6 @@
 """The slot: an update rule turns a direction into a step, and keeps its memory in named arrays (so that it can be saved)."""
 
+import math
 from typing import Any, NamedTuple, Protocol
 
 from array_api_compat import array_namespace, is_torch_array
@@ -23,7 +24,8 @@ class Step(NamedTuple):
     def taken(self, here: Any, *, in_place: bool = False) -> Any:
         """The next iterate, in an array of its own or in that of the iterate. For torch in one pass: it may be large."""
         if is_torch_array(here):
-            rate = min(self.rate, array_namespace(here).finfo(here.dtype).max)  # torch refuses one that overflows
+            most = array_namespace(here).finfo(here.dtype).max
+            rate = self.rate if self.rate <= most else math.inf  # torch refuses what overflows, but takes what is infinite
             return (here.add_ if in_place else here.add)(self.along, alpha=-rate)
         there, more = (here, self.displacement) if in_place else (self.displacement, here)
         there += more
