@@ -1,12 +1,14 @@
 """Random networks for as long as you like: norms, sums and clipped sums against each example alone (tests/laws/exactness.py).
 
-    python benchmarks/architectures.py [--minutes N] [--seed N]
+    python benchmarks/architectures.py [--minutes N] [--seed N] [--json benchmarks/results/architectures.json]
 
 Prints how many models were tried and, for each failure, the expression that makes the case again. Exits with 1 after a failure.
 """
 
 import argparse
+import json
 import os
+import shlex
 import sys
 import time
 import warnings
@@ -18,6 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from tests.laws.exactness import CASES, Case, check
 
+from benchmarks.report import machine
+
 AT_ONCE = 200  # cases of one seed
 
 
@@ -26,10 +30,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=None, help="of the first batch of cases; otherwise from the clock")
+    parser.add_argument("--json", type=Path, default=None, help="where to write the counts")
     given_ = parser.parse_args()
     warnings.simplefilter("ignore")  # of torch, about layers that are slow
     end, now = time.monotonic() + 60 * given_.minutes, given_.seed if given_.seed is not None else time.time_ns() % 2**32
-    tried, failures = 0, 0
+    first, tried, failures = now, 0, 0
     print(f"seeds from {now}", flush=True)
     while time.monotonic() < end:
 
@@ -54,6 +59,10 @@ def main() -> int:
         attempt()
         now += 1
     print(f"\n{tried} models tried, {failures} failures", flush=True)
+    if given_.json is not None:
+        command = shlex.join(["python", "benchmarks/architectures.py", *sys.argv[1:]])
+        found = {"command": command, "machine": machine(), "first_seed": first, "models": tried, "failures": failures}
+        given_.json.write_text(json.dumps(found, indent=1) + "\n")
     return 1 if failures else 0
 
 

@@ -206,14 +206,14 @@ def write_on_a_full_disk(connection: Connection, folder: Path) -> None:
     try:
         write_atomically(folder / "file", b"x" * 5000)
         connection.send("written")
-    except OSError:
-        connection.send("refused")
+    except OSError as error:
+        connection.send(error.filename)
 
 
 @one_fork_server
 def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     write_atomically(tmp_path / "file", b"old")
-    assert answered(write_on_a_full_disk, tmp_path) == "refused"
+    assert answered(write_on_a_full_disk, tmp_path) == str(tmp_path / "file")  # the error names it
     assert (tmp_path / "file").read_bytes() == b"old"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 

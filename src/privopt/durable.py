@@ -7,21 +7,26 @@ from pathlib import Path
 def write_atomically(path: Path, content: bytes, *, private: bool = False) -> None:
     """Write all of it or nothing: a crash, or a full disk, leaves the file as it was. An error names the file."""
     path = path.resolve()  # what a link leads to is replaced, and not the link
-    if path.exists() and not path.is_file():  # a device, or a pipe: nothing is there to be left as it was
-        path.write_bytes(content)
-        return
+    try:
+        if path.exists() and not path.is_file():  # a device, or a pipe: nothing is there to be left as it was
+            path.write_bytes(content)
+        else:
+            _replace(path, content, 0o600 if private else 0o644)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _replace(path: Path, content: bytes, mode: int) -> None:
     beside = temporary(path)
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o644)
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
-    except BaseException as error:
+    except BaseException:
         beside.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
 
 

@@ -1,5 +1,6 @@
 """Recipes: an algorithm is rounds, a schedule of measurements, an estimate from answers, an update rule and a release rule."""
 
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -165,7 +166,8 @@ class Recipe:
             if self.regularizer is not None:
                 direction = direction + self.regularizer.gradient(parameters)
             step, _ = self.update.step(direction, self.update.start(parameters), 0, known)
-            step.taken(parameters)
+        if not math.isfinite(step.rate):
+            raise CompositionError(f"the first step has the rate {step.rate}, but it is a finite number.")
 
     def events(self, rounds: int | None = None) -> list[DpEvent]:
         """What each round will cost; rounds that cost the same in a row share one event."""

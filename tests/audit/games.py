@@ -96,7 +96,7 @@ def _pure(method: str) -> Game:
     rounds = 2 if method == "sagd-minibatch" else 1  # which cuts the rows in two
     told: dict[str, Any] = {"rounds": rounds} | public | _LINEAR.get(method, {}) | {"estimator": HuberRegressor}
     captured = linear(method, sides[0], sides[1], PURE, **told)
-    tight = method in ("sagd-lap", "output-perturbation")
+    tight = method not in LOOSE
     return _game(captured, method, alone=tight, tight=tight)
 
 
@@ -126,7 +126,7 @@ def _linear_games() -> dict[str, Entry]:
     return (
         {f"{name}, one round": Entry(partial(_one_round, name), MANY) for name in PRIVATE if name not in LOOSE}
         | {f"{name}, {ROUNDS} rounds": Entry(partial(_several_rounds, name), SOME) for name in several}
-        | {f"{name}, δ = 0": Entry(partial(_pure, name), 3 * SOME) for name in pure}
+        | {f"{name}, δ = 0": Entry(partial(_pure, name), 3 * SOME if name in LOOSE else MANY // 3) for name in pure}
         | {f"{name}, Poisson": Entry(partial(_sampled, name), 2 * SOME) for name in ("dp-sgd", "dp-srm")}
         | {"dp-gd, replace-one": Entry(_replaced, MANY), "dp-agd, losses too": Entry(_line_search, 2 * SOME)}
     )
@@ -267,7 +267,7 @@ GAMES: dict[str, Entry] = (
     | {
         "survey of column ranges": Entry(surveys.column_ranges, SOME),
         "survey of typical norm": Entry(surveys.typical_norm, 2 * SOME),
-        "survey of column sizes": Entry(surveys.column_sizes, MANY // 2),
+        "survey of column sizes": Entry(surveys.column_sizes, 2 * MANY // 3),
         "survey of categories, a common one": Entry(surveys.common_category, 2 * SOME),
         "survey of categories, a new one": Entry(surveys.new_category, 2 * SOME),
     }

@@ -176,7 +176,7 @@ def _vector(value: Any) -> Vector:
 
 @dataclass(frozen=True)
 class Watched:
-    """A measurement whose answers are weighed as they leave it."""
+    """A measurement whose answers are weighed as they leave it; in all else it is the one that is watched."""
 
     measuring: Measuring
     ratio: Ratio
@@ -189,9 +189,19 @@ class Watched:
         self.ratio.observe(self.measuring, at, round_, carry, noisy)
         return noisy
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.measuring, name)
+
 
 def _watched(plan: Plan, ratio: Ratio) -> Plan:
-    return lambda round_: Watched(plan(round_), ratio)
+    """The same plan; what is measured in several rounds is one thing there, too."""
+    known: dict[int, Watched] = {}
+
+    def watched(round_: int) -> Watched:
+        measuring = plan(round_)
+        return known.setdefault(id(measuring), Watched(measuring, ratio))
+
+    return watched
 
 
 @dataclass(frozen=True)

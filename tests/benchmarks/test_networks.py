@@ -35,18 +35,18 @@ def test_a_contender_does_the_steps_that_it_is_told_to(
 @pytest.mark.parametrize("name", ["non-private", *PRIVATE])
 def test_a_contender_trains_the_model_that_it_is_given(name: str) -> None:
     model, left = contenders.MODELS["logistic"][0](), 3
-    before = [parameter.detach().clone() for parameter in model.parameters()]
+    before = seen = [parameter.detach().clone() for parameter in model.parameters()]
 
     def after() -> None:
-        nonlocal left
-        left -= 1
+        nonlocal left, seen
+        left, seen = left - 1, [parameter.detach().clone() for parameter in model.parameters()]
         if not left:
             raise contenders.Enough
 
     data = contenders.MODELS["logistic"][1]()
     with warnings.catch_warnings(action="ignore"), pytest.raises(contenders.Enough):
         contenders.CONTENDERS[name](model, data, after)
-    assert all(bool((old != new).any()) for old, new in zip(before, model.parameters(), strict=True))
+    assert all(bool((old != new).any()) for old, new in zip(before, seen, strict=True))
 
 
 def test_contenders_are_processes_that_answer_in_turn() -> None:

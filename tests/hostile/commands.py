@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -88,7 +89,7 @@ def table(size: int = 1500) -> pd.DataFrame:
     return frame
 
 
-SCHEMA = {
+SCHEMA: dict[str, Any] = {
     "target": {"classes": ["no", "yes"]},
     "columns": {"age": {"low": 18, "high": 90}, "dose": {"low": -3, "high": 3}, "note": {"ignore": True}},
 }

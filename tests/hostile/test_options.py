@@ -87,5 +87,5 @@ def test_a_model_that_is_not_finite_is_no_success_and_is_paid_for(
     assert result.exit_code == 2
     assert "training diverged" in result.stderr
     assert "smaller learning rate" in result.stderr
-    assert {path.name for path in out.iterdir()} - {"ledger.jsonl.lock"} == {"run.json", "ledger.jsonl"}
+    assert {path.name for path in out.iterdir()} == {"run.json", "ledger.jsonl", "ledger.jsonl.tip"}
     assert "Unfinished: ε = " in run("show", out).stdout

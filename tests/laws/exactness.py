@@ -62,7 +62,8 @@ class Batch:
 
 @dataclass(frozen=True)
 class Minus:
-    """The same vectors at another point: that far away, or with some parameters' signs turned."""
+    """The same vectors at another point: that far away, or where some parameters' signs are turned, so that gradients of far
+    points may all but cancel."""
 
     apart: float | Literal["turned"]
     weight: float = 1.0
@@ -283,7 +284,8 @@ class _Check:
         if step.apart == "turned":
             signs = torch.randint(2, (len(self.oracle.layout.slices),), generator=self.draws) * 2.0 - 1
             parts = zip(self.oracle.layout.slices.values(), signs, strict=True)
-            return torch.cat([at[where] * sign for where, sign in parts])
+            nearly = at * (1 + 1e-6 * torch.randn(at.shape, generator=self.draws).to(at))
+            return torch.cat([nearly[where] * sign for where, sign in parts])
         return at + float(step.apart) * torch.randn(at.shape, generator=self.draws).to(at) * at.abs().mean()
 
     def _vector(self, step: Step, rows: Rows) -> Tensor:

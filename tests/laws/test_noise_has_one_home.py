@@ -51,6 +51,18 @@ DRAWN = {  # by these names, and by no others
     "measure/keyed_normal.py": {"keystream"},
     "perexample/torch/data.py": {"rand", "randn", "randint"},  # made-up examples, to try a model on: they hide nothing
     "perexample/torch/check.py": {"rand", "randn", "Generator"},
+    "perexample/torch/isolation.py": {
+        "rand",
+        "randn",
+        "rand_like",
+        "randn_like",
+        "bernoulli",
+        "bernoulli_",
+        "uniform_",
+        "normal_",
+    }
+    | {"exponential_", "Generator"},  # made-up examples and parameters; the functions that are replaced by constants
+    "nets/answers.py": {"rand", "randn", "Generator"},  # made-up examples
     "nets/data.py": {"Generator"},
     "nets/dropout.py": {"integers"},  # the seed of dropout
     "perexample/torch/chunked.py": {"randint"},  # the same

@@ -215,7 +215,8 @@ def test_a_recipe_that_is_run_with_a_generator_of_numpys_takes_only_its_key_from
 
 @needs_torch
 def test_a_loop_that_another_version_saved_is_refused_before_it_is_paid() -> None:
-    saved, private = begun_loop().state_dict() | {"paid": 1}, begun_loop()
+    saved, private = begun_loop().state_dict(), begun_loop()
+    saved["runs"] = [[name, 1] for name, _ in saved["runs"]]
     with pytest.raises(InputError, match="another version of privopt began it"):
         private.load_state_dict(saved | {"generator": json.dumps(np.random.PCG64DXSM(0).state)})
     assert private.epsilon() == 0

@@ -277,6 +277,7 @@ UNFIT_SLOTS: dict[str, tuple[Callable[[], Recipe], str]] = {
         "no closed form",
     ),
     "a weight that is no number": (lambda: asking(math.nan * (gradient() @ l2(1.0))), "finite number, not nan"),
+    "a rate that is no number": (lambda: plain(update=sgd(math.nan)), "the rate nan"),
     "anchors that never come": (lambda: Recipe(3, every(0, unasked(), otherwise=unasked()), sgd(0.1)), r"every\(0"),
     "stopping weights of other rounds": (lambda: plain(release=random_round([1.0, 2.0])), "2 weights, but it needs 3"),
     "stopping weights below 0": (lambda: plain(release=random_round([1.0, -2.0, 3.0])), "≥ 0"),

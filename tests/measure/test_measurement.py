@@ -1,17 +1,20 @@
 """Terms and measurements: weights, bounds, and what one answers."""
 
+import weakref
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privopt.measure.clips import l1, l2
+from privopt.measure.clips import Clip, l1, l2
 from privopt.measure.measurement import Measurement
 from privopt.measure.mechanisms import gamma_norm, gaussian, laplace
-from privopt.measure.queries import gradient
+from privopt.measure.queries import Term, gradient
 from privopt.measure.randomness import generator
 from privopt.measure.samplers import full_batch, poisson
-from privopt.perexample.grads import Materialized, Rows, Vector
+from privopt.perexample.grads import Materialized, Oracle, PerExampleVectors, Rows, Vector
 from privopt.privacy.events import GaussianDpEvent, LaplaceDpEvent, NonPrivateDpEvent, PoissonSampledDpEvent, PureDpEvent
 from privopt.trajectory import Trajectory
 from tests.laws.table import MECHANISMS, Given
@@ -34,6 +37,33 @@ def test_a_gradient_is_asked_for_where_the_iterate_is() -> None:
     at = Trajectory(current=np.array([0.3, 0.4]), previous=np.array([9.0, 9.0]))
     measurement = Measurement(full_batch(), [gradient() @ l2(1.0)], gaussian(0.0))
     np.testing.assert_allclose(measurement.measure(Here(), at, 0, generator(0)).value, [0.3, 0.4])
+
+
+def test_terms_that_ask_at_points_of_their_own_are_each_answered_there() -> None:
+    """The points of a round stay alive: another that lay where one was could be taken for it."""
+    visited: list[weakref.ref[Vector]] = []
+
+    class Here:
+        size = 1
+
+        def __call__(self, parameters: Vector, rows: Rows) -> Materialized:
+            visited.append(weakref.ref(parameters))
+            assert all(point() is not None for point in visited)
+            return Materialized(parameters[None].copy())
+
+    @dataclass(frozen=True)
+    class Elsewhere:
+        times: float
+
+        def __call__(self, oracle: Oracle, rows: Rows, at: Trajectory) -> PerExampleVectors:
+            return oracle(self.times * at.current, rows)
+
+        def __matmul__(self, clip: Clip) -> Term:
+            return Term(1.0, self, clip)
+
+    at = Trajectory(current=np.ones(1000))
+    measurement = Measurement(full_batch(), [Elsewhere(float(k)) @ l2(1e9) for k in range(1, 6)], gaussian(0.0))
+    np.testing.assert_allclose(measurement.measure(Here(), at, 0, generator(0)).value, np.full(1000, 15.0))
 
 
 def test_an_answer_carries_the_event_that_was_planned_for_its_round() -> None:

@@ -3,10 +3,11 @@
     python -m tests.mutants             # all of them
     python -m tests.mutants noise clip  # those whose name holds one of these words
 
-A bug is caught if one of its tests fails. The tests pass on the source as it is: that is tried first. The exit code is 1 if a bug
-survived, or if it no longer fits the source.
+The result of all of them goes to benchmarks/results/mutants.json. A bug is caught if one of its tests fails. That they pass on
+the source as it is, is tried first. The exit code is 1 if a bug survived, or if it no longer fits the source.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -33,15 +34,19 @@ def main(words: Sequence[str]) -> int:
         if not _passes(_copy(Path(folder) / "as it is"), tests):
             _print("the tests fail without a bug: run make test.")
             return 1
-        survived = []
+        survived, seconds = list[str](), dict[str, float]()
         for number, bug in enumerate(chosen, start=1):
             began, source = time.monotonic(), _copy(Path(folder) / f"{number}")
             bug.seed(source)
             caught = not _passes(source, bug.tests)
             survived += [] if caught else [bug.name]
-            _print(f"{number:3d} {'caught  ' if caught else 'SURVIVED'} {time.monotonic() - began:4.0f} s  {bug.name}")
+            seconds[bug.name] = round(time.monotonic() - began, 1)
+            _print(f"{number:3d} {'caught  ' if caught else 'SURVIVED'} {seconds[bug.name]:4.0f} s  {bug.name}")
             shutil.rmtree(source.parent)
     _print(f"{len(chosen) - len(survived)} caught, {len(survived)} survived")
+    if not words:
+        found = {"command": "make mutants", "caught": len(chosen) - len(survived), "survived": survived, "seconds": seconds}
+        (ROOT / "benchmarks" / "results" / "mutants.json").write_text(json.dumps(found, indent=1) + "\n")
     return 1 if survived else 0
 
 

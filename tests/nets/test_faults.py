@@ -5,7 +5,7 @@ from a state that was saved. A sample of the places; PRIVOPT_LONG=1 tries all of
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import cache
 from importlib import import_module
@@ -47,6 +47,16 @@ pytestmark = [
 @pytest.fixture(autouse=True)
 def _few_rounds_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MODULE, "AHEAD", 2)
+
+
+@pytest.fixture(autouse=True)
+def _torch_as_it_was() -> Iterator[None]:
+    """A fault at a `yield` is raised past the `finally` of its generator, which no real error does: modes of torch stay on."""
+    depth = torch._C._len_torch_function_stack()
+    yield
+    torch.set_grad_enabled(True)
+    while torch._C._len_torch_function_stack() > depth:
+        torch._C._pop_torch_function_stack()
 
 
 @pytest.fixture

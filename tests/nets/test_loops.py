@@ -3,6 +3,7 @@
 import functools
 import io
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -402,3 +403,157 @@ def test_a_fork_may_not_go_on_with_a_loop() -> None:
             os._exit(0)
         os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+# ---------------------------------------------------------------- a round that was begun is spent, whatever happens in it
+
+
+class Broken(Exception):
+    """Something in the loop."""
+
+
+def broken() -> Tensor:
+    raise Broken
+
+
+def fail(private: Private, pieces: int = 1) -> None:
+    """Fail in the piece with this number of the next round."""
+    private._checked = True  # without a rehearsal
+    loader = private.loader
+    for _ in range(pieces - 1):
+        inputs, targets = next(loader)
+        private.step(lambda inputs=inputs, targets=targets: losses(private.model, inputs, targets))  # type: ignore[misc]
+    next(loader)
+    with pytest.raises(Broken) as caught:
+        private.step(broken)
+    assert "is spent, without an update" in "".join(caught.value.__notes__)
+
+
+@pytest.mark.parametrize("piece", [1, 2])
+def test_a_round_that_fails_is_spent_and_the_rest_is_done(piece: int) -> None:
+    private = begun(rounds=5)
+    start = flat(private.model)
+    fail(private, piece)
+    assert private.rounds == 1
+    assert torch.equal(flat(private.model), start)
+    assert all(parameter.grad is None for parameter in private.model.parameters())
+    with pytest.raises(InputError, match="uses a batch of the loader"):
+        private.step(lambda: losses(private.model, *data(25)))
+    trained(private)
+    assert private.rounds == 5
+    assert private.statement().settings["rounds without an update"] == 1
+    assert sum(entry.count for entry in private.ledger.entries) == 5
+    assert private.epsilon() <= 3.0
+
+
+def test_a_round_that_is_left_before_its_first_step_comes_again_for_free() -> None:
+    private = begun(rounds=3)
+    first = next(private.loader)
+    again = next(private.loader)
+    assert torch.equal(first[0], again[0])
+    assert private.ledger.entries == ()
+    assert torch.equal(trained(private), trained(begun(rounds=3)))
+    assert "rounds without an update" not in private.statement().settings
+
+
+def test_a_round_that_is_left_after_its_first_step_is_spent_with_a_warning() -> None:
+    private = begun(rounds=3)
+    private._checked = True  # without a rehearsal
+    inputs, targets = next(private.loader)
+    assert not private.step(lambda: losses(private.model, inputs, targets))
+    with pytest.warns(PrivoptWarning, match="left inside a round.*spent") as caught:
+        trained(private)
+    assert caught[0].filename == __file__
+    assert private.rounds == 3
+    assert private.statement().settings["rounds without an update"] == 1
+
+
+def test_a_round_belongs_to_one_loop() -> None:
+    private = begun(rounds=3)
+    first, second = private.loader, private.loader
+    next(first)
+    inputs, targets = next(second)
+    with pytest.raises(InputError, match="entered again"):
+        next(first)
+    private.step(lambda: losses(private.model, inputs, targets))
+    with pytest.raises(InputError, match="call it once for each"):
+        private.step(lambda: losses(private.model, inputs, targets))
+
+
+def test_a_step_inside_a_step_or_in_another_thread_is_refused() -> None:
+    private = begun(rounds=3)
+    inputs, targets = next(private.loader)
+    refused: list[str] = []
+
+    def nested() -> Tensor:
+        def again() -> None:
+            try:
+                private.step(lambda: losses(private.model, inputs, targets))
+            except InputError as error:
+                refused.append(str(error))
+
+        thread = threading.Thread(target=again)
+        thread.start()
+        thread.join()
+        again()
+        return losses(private.model, inputs, targets)
+
+    private.step(nested)
+    assert refused
+    assert all("one thread at a time" in message for message in refused)
+
+
+def test_an_optimizer_that_fails_leaves_no_gradient_and_no_second_answer() -> None:
+    private = begun(rounds=3, physical_batch_size=100)
+
+    def stop(*_: Any) -> None:
+        broken()
+
+    hook = private.optimizer.register_step_post_hook(stop)
+    with pytest.raises(Broken):
+        trained(private)
+    hook.remove()
+    assert private.rounds == 1
+    assert all(parameter.grad is None for parameter in private.model.parameters())
+    trained(private)
+    assert sum(entry.count for entry in private.ledger.entries) == 3
+
+
+def test_after_a_failure_a_state_that_was_saved_before_is_another_run() -> None:
+    """Its rounds were not answered here, and those that were answered here are paid for apart from it."""
+    private = begun(rounds=40)
+    state = saved(private)
+    fail(private)
+    assert private.rounds == 16  # what was paid ahead is left to the state
+    trained(private)
+    assert sum(entry.count for entry in private.ledger.entries) == private.rounds == 40
+    assert private.statement().event == private.ledger.event
+    again = resumed(begun(rounds=40, ledger=private.ledger), state)
+    assert torch.equal(trained(again), trained(begun(rounds=40)))
+    assert sum(entry.count for entry in private.ledger.entries) == 40 + 24
+
+
+def test_a_state_that_is_saved_after_a_failure_goes_on_from_there() -> None:
+    private = begun(rounds=40)
+    saved(private)
+    fail(private)
+    state = saved(private)
+    wanted = trained(private)
+    with Ledger() as other:
+        again = resumed(begun(rounds=40, ledger=other), state)
+        assert again.rounds == 16
+        assert torch.equal(trained(again), wanted)
+        assert again.statement().event == private.statement().event == other.event
+
+
+def test_a_model_with_another_forward_is_not_resumed() -> None:
+    class Halved(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+            return super().forward(input) / 2
+
+    private = begun()
+    other = network()
+    assert isinstance(other, nn.Sequential)
+    other[3] = Halved(8, 2)
+    with pytest.raises(InputError, match="model's code"):
+        resumed(begun(other), saved(private))

@@ -1,5 +1,11 @@
 """The command line."""
 
-from privopt.cli.app import app
+import sys
+
+try:
+    from privopt.cli.app import app
+except KeyboardInterrupt:  # while it is loaded: nothing has begun
+    sys.stderr.write("Stopped.\n")
+    sys.exit(130)
 
 __all__ = ["app"]

@@ -112,10 +112,12 @@ class _Once:
     """An oracle that visits each point once, when several terms of a round ask for the same rows there."""
 
     def __init__(self, oracle: Oracle) -> None:
-        self._visited: dict[int, PerExampleGrads] = {}
+        self._visited: list[tuple[Array, Rows, PerExampleGrads]] = []  # holds the points: another could not take one's place
         self._oracle, self.size = oracle, oracle.size
 
     def __call__(self, parameters: Array, rows: Rows) -> PerExampleGrads:
-        if id(parameters) not in self._visited:
-            self._visited[id(parameters)] = self._oracle(parameters, rows)
-        return self._visited[id(parameters)]
+        for point, asked, grads in self._visited:
+            if point is parameters and asked is rows:
+                return grads
+        self._visited.append((parameters, rows, self._oracle(parameters, rows)))
+        return self._visited[-1][2]

@@ -257,15 +257,16 @@ class Private:
                     f"step(…) is given a {type(closure).__name__}, but it computes the losses itself: step(lambda: loss(…))."
                 )
             self._attached.check()
-            if self._rehearsing or (not self._checked and self._handed > 1):
-                self._check(partial(self._losses, closure, self._handed))
+            losses, examples = partial(self._losses, closure, self._handed), self._handed
             if self._rehearsing:
-                self._handed = 0
+                self._handed = 0  # the part is used up, whatever happens
+                self._rehearse(losses, examples)
                 return False
+            if not self._checked and examples > 1:
+                self._check(losses, examples)
             self._begin()
             with self._closed_by_errors():
-                examples, self._handed = self._handed, 0  # the piece is used up, whatever happens
-                self._piece = self._part = None
+                self._handed, self._piece, self._part = 0, None, None  # the piece is used up, whatever happens
                 with self._numbers(COMPUTING), torch.enable_grad(), self._recorder.record() as tape:
                     factors = tape.factors(self._losses(closure, examples))
                 names = self._layout.names
@@ -275,20 +276,29 @@ class Private:
                     self._update(round_)
             return updated
 
-    def _check(self, losses: Callable[[], Tensor]) -> None:
-        """Refuse a closure that mixes the examples of its batch, and leave the batch as it is."""
-        batch = Handed(self._part, self._handed)
+    def _rehearse(self, losses: Callable[[], Tensor], examples: int) -> None:
+        """Note the losses of a part of a batch."""
+        with self._numbers(COMPUTING), self._unchanged(losses, examples) as again:
+            self._rehearsal.note(again)
+
+    def _check(self, losses: Callable[[], Tensor], examples: int) -> None:
+        """Refuse a closure that mixes the examples of its batch."""
+        with self._numbers(COMPUTING), self._unchanged(losses, examples) as again:
+            self._checked = check_losses(self._recorder, self._layout, losses, Handed(self._part, examples), plainly=True)
+            self._doubts += [doubt for doubt in self._rehearsal.compare(again) if doubt not in self._doubts]
+
+    @contextmanager
+    def _unchanged(self, losses: Callable[[], Tensor], examples: int) -> Iterator[Callable[[], Tensor]]:
+        """The same losses each time, of a batch that a closure may change in place; then the batch as it was."""
+        batch = Handed(self._part, examples)
 
         def again() -> Tensor:
-            batch.give(batch.order)  # a closure may change it in place
+            batch.give(batch.order)
             return losses()
 
-        with self._numbers(COMPUTING):
-            if self._rehearsing:
-                self._rehearsal.note(again)
-                return
-            self._checked = check_losses(self._recorder, self._layout, losses, batch, plainly=True)
-            self._doubts += [doubt for doubt in self._rehearsal.compare(again) if doubt not in self._doubts]
+        try:
+            yield again
+        finally:
             batch.give(batch.order)
 
     def epsilon(self) -> float:

@@ -97,7 +97,7 @@ class Ledger:
         if not isinstance(budget, Budget | None):
             raise InputError(f"a ledger's budget is a Budget(epsilon, delta) or None, not {budget!r}. A file is path=….")
         self.budget = budget
-        self.path = None if path is None else Path(path)
+        self.path = None if path is None else Path(path).absolute()  # wherever the process goes
         self.holder: str | None = None  # the run that has the cap to itself
         self._order = math.inf if budget is None else best_order(budget)
         self._entries: list[Entry] = []
@@ -206,7 +206,7 @@ class Ledger:
             return None
         cap = f"a cap of ε = {self.budget.epsilon:.4g}, δ = {self.budget.delta:.3g}"
         if self.holder is not None:
-            return f"{cap}, which one run has to itself: its plan was fixed before it began and is priced as a whole"
+            return f"{cap} on one planned run alone, priced as a whole"
         rule = "basic composition" if math.isinf(self._order) else f"a Rényi filter of order {self._order:.4g}"
         return f"{cap} on all runs, which may depend on the answers of earlier ones ({rule}); {self.used:.1%} are used"
 

@@ -9,6 +9,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -332,8 +333,13 @@ def _blocks(columns: list[Vector]) -> Iterator[Vector]:
 
 
 def _fingerprint(order: Order) -> str:
-    """Of the file and of all that was asked: a replay is free only if it repeats the same answers."""
+    """Of the file, of all that was asked and of what computes it: a replay is free only if it repeats the same answers.
+
+    The checkpoint itself compares the versions of privopt, numpy and Python.
+    """
     digest = hashlib.sha256(json.dumps(order.to_json(), sort_keys=True).encode())
+    for package in ("scipy", "torch") if order.hidden else ("scipy",):
+        digest.update(f"{package} {version(package)}".encode())
     for path in [order.file] if order.public is None else [order.file, order.public]:
         with path.open("rb") as file:
             while block := file.read(1 << 20):

@@ -156,3 +156,35 @@ def test_noise_and_others_stay_in_the_sum(name: str, kind: str, keep: int, monke
     torch.testing.assert_close(norms[usable].double(), lengths, rtol=1e-5, atol=0)
     wanted = noise + (0.1 / lengths).clamp_max(1) @ vectors
     torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-6)
+
+
+def of_rows(model: nn.Linear, inputs: Tensor, slopes: Tensor) -> TorchGrads:
+    """Gradients δ ⊗ a of a dense layer on rows, with these δ and a."""
+    return per_example_gradients(model, lambda output, slopes: (output * slopes).sum(1), inputs, slopes)
+
+
+@pytest.mark.parametrize("terms", [2, 4], ids=["two terms", "four terms"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("apart", [0.0, 1e-9, 1e-6, 1e-3])
+def test_a_difference_of_equal_gradients_with_unequal_factors_is_as_long_as_its_norm(
+    terms: int, dtype: torch.dtype, apart: float
+) -> None:
+    """δ ⊗ a − (δ / 3) ⊗ 3a: two points that are far apart, whose gradients are not. What is left is rounding.
+
+    Two terms in single precision have a compiled loop; others go the general way.
+    """
+    model = nn.Linear(24, 32, bias=False).to(dtype)
+    inputs, slopes = normal(40, 24).to(dtype), normal(40, 32).to(dtype)
+    near = inputs * (1 + apart * normal(40, 24).flip(0).to(dtype))
+    change = of_rows(model, inputs, slopes).minus(of_rows(model, 3 * near, slopes / 3))
+    if terms == 4:
+        change = change.minus(of_rows(model, 7 * inputs, slopes / 7).minus(of_rows(model, 5 * near, slopes / 5)), 0.5)
+    bound = 1e-12
+    for example in range(40):
+        alone = change.take(torch.tensor([example]))
+        assert float(alone.fold(clip_weights(bound)).double().norm()) <= bound * (1 + 1e-5)
+    noise, norms = torch.randn(24 * 32, dtype=dtype), change.norms()
+    weights = clip_weights(0.1)(norms)
+    moved = change.weighted_sum(weights, noise.clone()).double() - noise.double()
+    rounding = 1e-4 if dtype == torch.float32 else 1e-12  # of the noise, once for each of 40 vectors
+    assert float(moved.norm()) <= float((weights * norms).sum()) + rounding
