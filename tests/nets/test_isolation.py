@@ -366,7 +366,7 @@ def test_rehearsals_count_for_nothing() -> None:
         seen.append((len(x), bool(step(lambda: losses(model, x, y)))))
 
     private = loop(body)
-    assert [size for size, _ in seen[:3]] == [1, (seen[2][0] + 1) // 2, seen[2][0]]
+    assert [size for size, _ in seen[:3]] == [2, (seen[2][0] + 1) // 2, seen[2][0]]
     assert [updated for _, updated in seen] == [False, False, True, True, True]
     assert private.ledger.entries[0].count == 3
 
@@ -383,3 +383,136 @@ def test_a_gate_that_is_closed_at_the_start_hides_no_mixing_from_a_loop() -> Non
 def test_loops_cannot_be_proved() -> None:
     with pytest.raises(UnsupportedLayer, match="loop's own code"):
         loop(plain, independence="proved")
+
+
+# ---------------------------------------------------------------- dependence at values that nobody makes up
+
+
+class LongestInBatch(Text):
+    """A sum over words, divided by the largest number of words in the batch; padding is an unusual word."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        words = (ids != 5).to(self.table.weight.dtype)
+        return self.last((self.table(ids) * words.unsqueeze(2)).sum(1) / words.sum(1).max())
+
+
+def balanced(output: Tensor, targets: Tensor) -> Tensor:
+    share = (targets == 1).sum() / len(targets)
+    return F.cross_entropy(output, targets, reduction="none") * torch.where(targets == 1, share, 1.0)
+
+
+def of_words(output: Tensor, targets: Tensor) -> Tensor:
+    """Relative to how many labels of the batch are not ignored; the check's random labels are all there."""
+    kept = (targets != -77).to(output.dtype)
+    return F.cross_entropy(output, targets.clamp_min(0), reduction="none") * kept / kept.mean()
+
+
+class InLargeBatches(Text):
+    def trim(self, ids: Tensor) -> Tensor:
+        return ids.roll(1, 0) if len(ids) > 9 else ids
+
+
+def cross_entropy(output: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(output, targets, reduction="none")
+
+
+@pytest.mark.parametrize(
+    ("model", "loss"),
+    [(LongestInBatch, cross_entropy), (Text, balanced), (Text, of_words)],
+    ids=["the longest of the batch", "the share of a class", "the number of words in a batch"],
+)
+def test_a_number_made_of_several_examples_may_not_reach_a_loss(model: type[nn.Module], loss: Any) -> None:
+    with pytest.raises(UnsupportedLayer, match=MIXED):
+        TorchOracle(model(), loss, IDS, LABELS)
+
+
+class Imputing(nn.Module):
+    """The mean of the batch where a number is missing: made-up numbers never are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.where(x == -999, x.mean(0), x))
+
+
+def test_what_combines_examples_without_an_effect_is_named_and_not_proved() -> None:
+    (doubt,) = TorchOracle(Imputing(), linear, torch.randn(9, 6), torch.zeros(9)).doubts
+    assert "combines the examples of a batch (mean at test_isolation.py, line" in doubt
+
+
+def test_operations_along_the_batch_are_named() -> None:
+    doubts = TorchOracle(InLargeBatches(), cross_entropy, IDS, LABELS).doubts
+    assert any("combines the examples of a batch (roll" in doubt for doubt in doubts)
+
+
+class LastWord(Text):
+    """The word before the padding: each row is taken in its place."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        lengths = (ids != 0).sum(1).clamp_min(1)
+        return self.last(self.table(ids)[torch.arange(len(ids)), lengths - 1])
+
+
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layer = nn.Embedding(9, 8), nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.last = nn.Linear(8, 2)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        hidden = self.layer(self.table(ids), src_key_padding_mask=ids == 0)
+        return self.last(hidden.mean(1))
+
+
+@pytest.mark.parametrize("model", [LastWord, Attending])
+def test_usual_text_models_are_proved(model: type[nn.Module]) -> None:
+    assert TorchOracle(model(), cross_entropy, IDS, LABELS).doubts == []
+
+
+# ---------------------------------------------------------------- random models
+
+
+class Sampling(nn.Module):
+    """Draws in its forward pass, in training and otherwise."""
+
+    def __init__(self, draw: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.last, self.draw = nn.Linear(6, 5), nn.Linear(5, 2), draw
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.draw(self.first(x)))
+
+
+DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "normal numbers": lambda h: h + torch.randn_like(h),
+    "torch.normal": lambda h: h + torch.normal(0.0, 1.0, h.shape).to(h),
+    "whole numbers": lambda h: h * torch.randint(0, 2, h.shape),
+    "gumbel": lambda h: F.gumbel_softmax(h),
+    "units in any order": lambda h: h[:, torch.randperm(5)],
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_models_that_draw_random_numbers_train_in_loops(name: str) -> None:
+    assert loop(plain, Sampling(DRAWS[name])).rounds == 3
+
+
+def test_random_numbers_inside_a_closure_are_no_mixing() -> None:
+    def body(step: Any, model: nn.Module, x: Tensor, y: Tensor) -> None:
+        step(lambda: losses(model, x.gather(1, torch.multinomial(torch.ones_like(x), 6)), y))
+
+    assert any("closure draws random numbers" in item for item in loop(body).statement().assumed)
+
+
+# ---------------------------------------------------------------- readings are not chosen by an example
+
+
+def test_a_huge_example_does_not_change_how_the_others_are_read() -> None:
+    model = WithTable(5)
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    x[0] = 1e9
+    found = per_example_gradients(model, lambda output: output.squeeze(1), x).dense()
+    own = torch.autograd.grad(model(x[3:4]).sum(), list(model.parameters()))
+    assert torch.allclose(found[3], torch.cat([part.reshape(-1) for part in own]), atol=1e-5)

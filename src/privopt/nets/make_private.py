@@ -44,8 +44,9 @@ from privopt.perexample.torch import Layout, Recorder, TorchGrads
 from privopt.perexample.torch.check import check_model, tried
 from privopt.perexample.torch.data import leaves, moved, rows_of
 from privopt.perexample.torch.draws import Draws
-from privopt.perexample.torch.errors import UnsupportedLoss
+from privopt.perexample.torch.errors import UnsupportedLayer, UnsupportedLoss
 from privopt.perexample.torch.handed import Handed
+from privopt.perexample.torch.isolation import RANDOM, draws_random_numbers
 from privopt.perexample.torch.mixing import check_losses
 from privopt.privacy.accountants import Accountant
 from privopt.privacy.budget import Budget, warn_of_delta
@@ -278,8 +279,12 @@ class Private:
 
     def _rehearse(self, losses: Callable[[], Tensor], examples: int) -> None:
         """Note the losses of a part of a batch."""
-        with self._numbers(COMPUTING), self._unchanged(losses, examples) as again:
-            self._rehearsal.note(again)
+        try:
+            with self._numbers(COMPUTING), self._unchanged(losses, examples) as again:
+                self._rehearsal.note(again)
+        except BaseException as error:
+            error.add_note(f"This was a rehearsal with {examples} examples of the first batch: nothing was paid.")
+            raise
 
     def _check(self, losses: Callable[[], Tensor], examples: int) -> None:
         """Refuse a closure that mixes the examples of its batch."""
@@ -500,6 +505,10 @@ class Private:
             return check_model(self._recorder, _projected, inputs, torch.zeros(1, device=self._layout.device)).doubts
         except InputError:
             return ["the loop calls the model in a way of its own"]
+        except UnsupportedLayer:
+            if draws_random_numbers(self.model, inputs):
+                return [RANDOM]
+            raise
 
     def _measured_chunk(self) -> int:
         inputs = self._inputs()

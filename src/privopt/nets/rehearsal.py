@@ -1,6 +1,6 @@
 """A rehearsal: parts of a loop's first batch, which count for nothing.
 
-Before the first update the loop computes the losses of one example of its batch, and of half of it. They have to be the losses
+Before the first update the loop computes the losses of two examples of its batch, and of half of it. They have to be the losses
 that the same examples have in the whole batch. This shows whether the loop's code lets the number of examples in (a division by
 `len(batch)`, inside the closure or outside of it), or the content of other examples (trimmed padding). If they differ, half of
 the batch is handed out once more, to see whether the loop's own random numbers are the reason.
@@ -27,6 +27,10 @@ RANDOM = (
 )
 
 
+REPEATS = 3  # of a batch, to see whether its losses are drawn anew
+RANDOM_INSIDE = "the closure draws random numbers that could not be replaced by constants"
+
+
 class _Found(NamedTuple):
     losses: Tensor
     norms: dict[str, Tensor]  # of each example's gradient, by parameter
@@ -42,9 +46,11 @@ class Rehearsal:
 
     def part(self, piece: Any, examples: int) -> tuple[Any, int] | None:
         """The next part of a batch to hand out, and its size; none if all were."""
-        if len(self._found) == 3 or (len(self._found) == 2 and self._agree(*self._found)):
+        sizes = sorted({min(2, examples - 1), (examples + 1) // 2})  # code for batches may not be ready for one
+        done = len(self._found)
+        if done == len(sizes) + 1 or (done == len(sizes) and self._agree(self._found[0], self._found[-1])):
             return None
-        size = (examples + 1) // 2 if self._found else 1
+        size = sizes[min(done, len(sizes) - 1)]
         return copied(rows_of(piece, slice(0, size))), size
 
     def note(self, losses: Callable[[], Tensor]) -> None:
@@ -53,13 +59,16 @@ class Rehearsal:
 
     def compare(self, losses: Callable[[], Tensor]) -> list[str]:
         """Refuse losses of the whole batch that are not those of its parts. The reason why that could not be told, if so."""
-        one, half, *again = self._found
-        if again and not self._agree(half, again[0]):
+        *parts, last = self._found
+        if parts and len(parts[-1][0].losses) == len(last[0].losses) and not self._agree(parts[-1], last):
             return [RANDOM]
         whole = self._measured(losses)
-        if again or not (self._agree(one, whole) and self._agree(half, whole)):
-            raise UnsupportedLayer(f"{MIXED} A division by the number of examples in the batch, which is private, does too.")
-        return []
+        if all(self._agree(part, whole) for part in self._found):
+            return []
+        again = [self._measured(losses)[0].losses for _ in range(REPEATS)]
+        if not all(torch.equal(found.nan_to_num(), whole[0].losses.nan_to_num()) for found in again):
+            return [RANDOM_INSIDE]
+        raise UnsupportedLayer(f"{MIXED} A division by the number of examples in the batch, which is private, does too.")
 
     def _agree(self, part: list[_Found], other: list[_Found]) -> bool:
         """Whether the examples of a part have the same losses and gradients among others."""

@@ -18,7 +18,7 @@ from privopt.perexample.torch.errors import UnsupportedLayer, UnsupportedLoss
 from privopt.perexample.torch.flat import Layout
 from privopt.perexample.torch.functions import gradients
 from privopt.perexample.torch.handed import Handed
-from privopt.perexample.torch.isolation import TOLERANCES, check_isolation, in_precision
+from privopt.perexample.torch.isolation import TOLERANCES, check_isolation, in_precision, without_randomness
 from privopt.perexample.torch.losses import Loss
 from privopt.perexample.torch.memory import Memory
 from privopt.perexample.torch.mixing import check_losses, compare, noting_halves
@@ -168,7 +168,7 @@ def _check_alone(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, ta
     """Compare with plain autograd on each example alone. Whether that could be told."""
     weights = torch.tensor([1.0, -0.5, 2.0, 1.5, -1.0], dtype=layout.dtype, device=layout.device)
     halved: set[torch.dtype] = set()
-    with evaluating(recorder.model):
+    with evaluating(recorder.model), without_randomness(recorder.model):
         of = partial(gradients, recorder, layout, loss)
         grads = tried("the model", lambda: of(copied(inputs), targets, len(weights)), (inputs, targets), layout)
         alone: dict[str, Tensor] = {name: torch.zeros_like(parameter) for name, parameter in layout.parameters.items()}

@@ -241,20 +241,23 @@ def _adds_up(
 ) -> bool:
     """Whether Σ wᵢ gᵢ is the gradient of the batch for cotangents wᵢ δᵢ, with different weights: else the gᵢ are not these.
 
-    Which rows belong to an example does not depend on their values, so what is not finite is 0 here.
+    Which rows belong to an example does not depend on their values, so numbers are made up: no example can have a say in it.
     """
-    values = replace(frame, arguments=_finite(frame.arguments), results=_finite(frame.results))
-    cotangents = _finite(cotangents)
-    found = _read(values, own, places, [site.first(cotangent) for cotangent in cotangents], rows, site.examples)
+    made = replace(frame, arguments=_made_up(frame.arguments), results=_made_up(frame.results))
+    deltas = _made_up(cotangents)
+    found = _read(made, own, places, [site.first(delta) for delta in deltas], rows, site.examples)
     if found is None:
         return False
-    weights = torch.arange(1.0, site.examples + 1, dtype=cotangents[0].dtype, device=cotangents[0].device).cos()
+    weights = torch.arange(1.0, site.examples + 1, dtype=deltas[0].dtype, device=deltas[0].device).cos()
     leaves = {name: frame.module.get_parameter(name).detach().clone().requires_grad_() for name in own}
-    with values.conditions(weights.device), torch.enable_grad():
-        sent = _run(frame.module, leaves, *_copied((values.arguments, values.results)))
+    with made.conditions(weights.device), torch.enable_grad():
+        sent = _run(frame.module, leaves, *_copied((made.arguments, made.results)))
+    tolerance = AGREE[frame.cast_to]
+    if not all(_agree(value, site.first(sent[place].detach()), tolerance) for value, place in zip(found[1], places, strict=True)):
+        return False
     pairs = [
-        (sent[place], (cotangent * _rows(weights, cotangent)).to(sent[place].dtype))
-        for place, cotangent in zip(places, cotangents, strict=True)
+        (sent[place], (delta * _rows(weights, delta)).to(sent[place].dtype))
+        for place, delta in zip(places, deltas, strict=True)
         if sent[place].requires_grad
     ]
     ends, starts = zip(*pairs, strict=True) if pairs else ((), ())
@@ -263,13 +266,21 @@ def _adds_up(
         gradients = found[0][name]
         total, terms = (torch.tensordot(w.to(x.dtype), x, 1) for w, x in ((weights, gradients), (weights.abs(), gradients.abs())))
         gap = total if wanted is None else total - wanted
-        if not bool(gap.abs().amax() <= AGREE[frame.cast_to] * terms.amax() + 1e-12):  # terms may cancel
+        if not bool(gap.abs().amax() <= tolerance * terms.amax() + 1e-12):  # terms may cancel
             return False
     return True
 
 
-def _finite(values: Any) -> Any:
-    return tree_map(lambda x: x.nan_to_num(0.0, 0.0, 0.0) if isinstance(x, Tensor) and x.is_floating_point() else x, values)
+def _made_up(values: Any) -> Any:
+    """Numbers between 0.5 and 1.5 in place of all that are not whole."""
+    generator = torch.Generator().manual_seed(0)
+
+    def made(x: Any) -> Any:
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            return x
+        return (torch.rand(x.shape, generator=generator, dtype=torch.float64) + 0.5).to(x)
+
+    return tree_map(made, values)
 
 
 def _rows(weights: Tensor, like: Tensor) -> Tensor:
@@ -279,13 +290,13 @@ def _rows(weights: Tensor, like: Tensor) -> Tensor:
 
 
 def _agree(value: Tensor, wanted: Tensor, tolerance: float) -> bool:
+    """Whether each example's numbers are the same, relative to its own largest: a huge one excuses no other."""
     if value.numel() != wanted.numel():
         return False
-    value = value.reshape(wanted.shape)
+    value, wanted = value.reshape(len(wanted), -1), wanted.reshape(len(wanted), -1)
     usable = torch.isfinite(wanted)
-    gap = torch.where(usable, value - wanted, 0.0).abs().amax() if wanted.numel() else 0.0
-    size = torch.where(usable, wanted, 0.0).abs().amax() if wanted.numel() else 0.0
-    return bool(gap <= tolerance * size + 1e-12)
+    gap, size = (torch.where(usable, x, 0.0).abs() for x in (value - wanted, wanted))
+    return not wanted.numel() or bool((gap.amax(1) <= tolerance * size.amax(1) + 1e-12).all())
 
 
 def _run(module: nn.Module, parameters: dict[str, Tensor], arguments: Any, results: list[Any]) -> list[Tensor]:

@@ -11,6 +11,7 @@ What makes the comparison sharp:
 - random parameters beside the model's own, so that no branch hides behind a gate that is 0;
 - batches made to show a dependence: one example much longer than all others, one of padding only, all alike but one, one
   extreme, and batches of another size;
+- operations that combine examples, told by shapes and not by values (`combining`);
 - training mode, with dropout and random draws replaced by constants.
 
 Examples are made up: only shapes and types of the data are used, so messages may quote what torch says.
@@ -22,7 +23,6 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -32,6 +32,7 @@ from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from privopt.perexample.torch.combining import MOST, PRIMES, Watch, code_line, combining
 from privopt.perexample.torch.data import Kind, Numbers, call, copied, leaves, rows_of, score, synthetic
 from privopt.perexample.torch.errors import UnsupportedLayer
 from privopt.perexample.torch.glue import forwards
@@ -40,6 +41,9 @@ from privopt.perexample.torch.memory import Memory
 
 EXAMPLES = 6
 EXTREME = 1e3  # times as large as the other examples
+IGNORED = -100  # label, as torch's losses have it
+REPEATS = 5  # of a batch, to see whether its losses are drawn anew
+RANDOM = "the model or the loss draws random numbers that could not be replaced by constants"
 MIXED = (
     "the loss of one example depends on other examples of its batch. Either the model or the loss mixes examples: the batch must "
     "be the first dimension everywhere, in the same order. Means over the batch, mixup, weights that sum to one in a batch, an "
@@ -77,21 +81,37 @@ def check_isolation(model: nn.Module, loss: Loss, inputs: Any, targets: Any, kin
         with ExitStack() as stack:
             stack.callback(start.restore)
             stack.enter_context(in_precision(model, dtype))
+            if isinstance(module := getattr(loss, "module", loss), nn.Module):
+                stack.enter_context(in_precision(module, dtype))
             stack.enter_context(without_randomness(model))
             stack.enter_context(torch.enable_grad())
             trial = _Trial(model, loss, parameters)
-            batches = _batches(model, inputs, targets, kind, numbers, dtype)
+            made_up = _MadeUp(model, inputs, targets, kind, numbers, dtype)
+            usual = made_up.usual()
             try:
-                trial.losses(batches[0], rows=slice(None))
+                trial.losses(usual[0], rows=slice(None))
             except Exception:  # the code insists on another precision
                 continue
-            for place, batch in enumerate(batches):
-                if place == 0:
-                    reasons |= dict.fromkeys(trial.compare(batch))
-                with random_values(parameters):
-                    reasons |= dict.fromkeys(trial.compare(batch))
+            for batch in usual:
+                reasons |= dict.fromkeys(trial.compare(batch, gradients=True))
+            with random_values(parameters):
+                for place, batch in enumerate([*usual, *made_up.telling()]):
+                    reasons |= dict.fromkeys(trial.compare(batch, gradients=place < len(usual)))
+                reasons |= dict.fromkeys(trial.look_for_combinations(made_up.rows, list(reasons)))
             return list(reasons)
     return ["the model could not be run without its random draws"]
+
+
+def draws_random_numbers(model: nn.Module, inputs: Any) -> bool:
+    """Whether the outputs for an example change from call to call, though dropout and random draws are constants."""
+    start, found = Memory(model), list[Any]()
+    try:
+        with without_randomness(model), torch.no_grad():
+            for _ in range(REPEATS):
+                found.append([x.clone() for x in leaves(call(model, copied(inputs))) if isinstance(x, Tensor)])
+    finally:
+        start.restore()
+    return any(not torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=False))
 
 
 class _Trial:
@@ -105,17 +125,24 @@ class _Trial:
         inputs, targets = copied(rows_of(batch, rows))
         return score(self._loss, call(self._model, inputs), targets)
 
-    def compare(self, batch: Any) -> list[str]:
+    def compare(self, batch: Any, *, gradients: bool) -> list[str]:
         """Refuse what mixes. The reason why independence is not shown by construction, if there is one."""
         found = set[torch.dtype]()
         try:
-            with _noting_precisions(found):
-                together, again = self.losses(batch, slice(None)), self.losses(batch, slice(None))
+            with _noting_precisions(found), torch.set_grad_enabled(gradients):
+                together = self.losses(batch, slice(None)).detach()
         except Exception:  # made-up examples that this model cannot take
             return []
-        if not torch.equal(together.detach().nan_to_num(), again.detach().nan_to_num()):
-            return ["the model or the loss draws random numbers that could not be replaced by constants"]
         tolerance = max(TOLERANCES[dtype] for dtype in found | {together.dtype} if dtype in TOLERANCES)
+        try:
+            with torch.set_grad_enabled(gradients):
+                return self._compare(batch, together, tolerance)
+        except UnsupportedLayer:
+            if self._draws(batch, together):
+                return [RANDOM]
+            raise
+
+    def _compare(self, batch: Any, together: Tensor, tolerance: Tolerance) -> list[str]:
         try:
             self._check(batch, together, self._apart(batch), tolerance)
         except UnsupportedLayer:
@@ -130,6 +157,41 @@ class _Trial:
             return [reason, "some made-up examples cannot be run alone"]
         self._check(batch, together, apart, tolerance)
         return [reason]
+
+    def _draws(self, batch: Any, together: Tensor) -> bool:
+        """Whether the same batch has other losses when it is asked again: random numbers that no constant replaced."""
+        with torch.no_grad():
+            again = [self.losses(batch, slice(None)) for _ in range(REPEATS)]
+        return any(not torch.equal(together.nan_to_num(), other.nan_to_num()) for other in again)
+
+    def look_for_combinations(self, rows: Callable[[int], Any], known: list[str]) -> list[str]:
+        """Refuse losses that follow a number made of several examples. Other operations that combine examples are reasons.
+
+        A line of code that is a known reason already is not named twice.
+        """
+
+        def losses(size: int) -> Tensor:
+            return self.losses(rows(size), slice(None))
+
+        try:
+            reductions, others = combining(losses)
+        except Exception:  # made-up examples that this model cannot take, or code that looks for a mode of torch's
+            return ["the operations of the model could not be watched"]
+        reasons = list[str]()
+        with torch.no_grad():
+            before = losses(PRIMES[0])
+            for place, operation in reductions[:MOST]:
+                try:
+                    with Watch(PRIMES[0], change=place):
+                        after = losses(PRIMES[0])
+                except Exception:  # it cannot be changed alone
+                    continue
+                if not _close(after, before, TOLERANCES[torch.float32]) and not self._draws(rows(PRIMES[0]), before):
+                    raise UnsupportedLayer(f"{MIXED} Here it is {operation}.")
+        for operation in dict.fromkeys([*others, *(operation for _, operation in reductions)]):
+            if not operation.where or not any(operation.where in reason for reason in (*known, *reasons)):
+                reasons.append(f"an operation combines the examples of a batch ({operation})")
+        return reasons
 
     def _check(self, batch: Any, together: Tensor, apart: Tensor, tolerance: Tolerance) -> None:
         finite = apart.isfinite()
@@ -173,7 +235,7 @@ class _Trial:
             return score(self._loss, call(self._model, inputs), targets).squeeze(0)
 
         recurrent: dict[nn.Module, Callable[..., Any]] = {
-            module: _steps(module) for module in self._model.modules() if isinstance(module, nn.RNNBase)
+            module: _under_vmap(module) for module in self._model.modules() if isinstance(module, nn.RNNBase)
         }
         with warnings.catch_warnings(), forwards(recurrent):
             warnings.filterwarnings("ignore", "There is a performance drop")  # no batching rule: correct, and slow
@@ -196,24 +258,66 @@ def _close(together: Tensor, apart: Tensor, tolerance: Tolerance) -> bool:
 # ---------------------------------------------------------------- made-up batches
 
 
-def _batches(
-    model: nn.Module, inputs: Any, targets: Any, kind: Kind, numbers: Sequence[Numbers], dtype: torch.dtype
-) -> list[Any]:
-    """Random examples, then batches that show it when examples depend on each other."""
-    generator = torch.Generator().manual_seed(0)
+class _MadeUp:
+    """Made-up batches like the data."""
 
-    def made(some: Numbers) -> Any:
-        examples = synthetic(inputs, EXAMPLES, generator, numbers=some, kind=kind)
-        return examples, synthetic(targets, EXAMPLES, generator, numbers=torch.rand, kind=Kind(boolean=kind.boolean))
+    def __init__(
+        self, model: nn.Module, inputs: Any, targets: Any, kind: Kind, numbers: Sequence[Numbers], dtype: torch.dtype
+    ) -> None:
+        self._model, self._inputs, self._targets = model, inputs, targets
+        self._kind, self._numbers, self._dtype = kind, numbers, dtype
+        self._generator = torch.Generator().manual_seed(0)
 
-    found = [made(some) for some in numbers]
-    for value in _paddings(model, inputs):
-        examples, labels = made(numbers[0])
-        found.append((_padded(examples, value), labels))
-    found.append(_alike_but_one(made(numbers[0])))
-    examples, labels = made(numbers[0])
-    found.append((_with_extremes(examples), labels))
-    return [tree_map(lambda x: x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x, batch) for batch in found]
+    def usual(self) -> list[Any]:
+        """Random examples."""
+        return [self._cast(self._made(numbers)) for numbers in self._numbers]
+
+    def rows(self, size: int) -> Any:
+        """So many random examples, the same each time."""
+        self._generator.manual_seed(1)
+        return self._cast(self._made(self._numbers[0], size))
+
+    def telling(self) -> list[Any]:
+        """Batches that show it when examples depend on each other."""
+        numbers, found = self._numbers[0], []
+        for value in _paddings(self._model, self._inputs):
+            examples, labels = self._made(numbers)
+            found.append((_padded(examples, value), labels))
+        found.append(_alike_but_one(self._made(numbers)))
+        examples, labels = self._made(numbers)
+        found.append((_with_extremes(examples), labels))
+        found += [(examples, rare) for rare in _rare(labels)]
+        if tables := [module.num_embeddings for module in self._model.modules() if isinstance(module, nn.Embedding)]:
+            found.append(self._made(numbers, kind=self._kind._replace(span=(0, min(tables)))))
+        return [self._cast(batch) for batch in found]
+
+    def _made(self, numbers: Numbers, size: int = EXAMPLES, kind: Kind | None = None) -> Any:
+        examples = synthetic(self._inputs, size, self._generator, numbers=numbers, kind=kind or self._kind)
+        plain = Kind(boolean=self._kind.boolean)
+        return examples, synthetic(self._targets, size, self._generator, numbers=torch.rand, kind=plain)
+
+    def _cast(self, batch: Any) -> Any:
+        return tree_map(lambda x: x.to(self._dtype) if isinstance(x, Tensor) and x.is_floating_point() else x, batch)
+
+
+def _rare(targets: Any) -> list[Any]:
+    """Targets of values that mean something: nothing or all, and what a loss ignores."""
+    tensors = [x for x in leaves(targets) if isinstance(x, Tensor)]
+    found = []
+    if any(x.is_floating_point() for x in tensors):
+        found.append(tree_map(lambda x: x.round() if isinstance(x, Tensor) and x.is_floating_point() else x, targets))
+    if any(x.dtype == torch.int64 for x in tensors):
+        found.append(tree_map(_ignored, targets))
+    return found
+
+
+def _ignored(x: Any) -> Any:
+    """Every third label of one half of the examples is the one that losses of torch ignore."""
+    if not isinstance(x, Tensor) or x.dtype != torch.int64 or not x.ndim:
+        return x
+    marked = x.clone()
+    marked[: len(x) // 2].view(-1)[::3] = IGNORED
+    return marked
 
 
 def _paddings(model: nn.Module, inputs: Any) -> list[int]:
@@ -224,7 +328,8 @@ def _paddings(model: nn.Module, inputs: Any) -> list[int]:
     if all(x.is_floating_point() for x in tensors):
         return [0]
     tables = [module.padding_idx for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)]
-    return sorted({0, 1, *(index for index in tables if index is not None)})
+    last = [module.num_embeddings - 1 for module in model.modules() if isinstance(module, nn.Embedding)]
+    return sorted({0, 1, *last[:1], *(index for index in tables if index is not None)})
 
 
 def _padded(examples: Any, value: int) -> Any:
@@ -308,7 +413,8 @@ class _Constants(TorchFunctionMode):
         Tensor.bernoulli,
     )
     _LIKE = (torch.rand_like, torch.randn_like)
-    _MADE = (torch.rand, torch.randn)
+    _MADE = (torch.rand, torch.randn, torch.normal)
+    _WHOLE = (torch.randint, torch.randint_like, torch.poisson)
     _IN_PLACE = (Tensor.uniform_, Tensor.normal_, Tensor.exponential_)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -319,6 +425,10 @@ class _Constants(TorchFunctionMode):
             return torch.full_like(args[0] if args else kwargs["input"], 0.5)
         if func in self._MADE:
             return func(*args, **kwargs).fill_(0.5)
+        if func in self._WHOLE:
+            return torch.zeros_like(func(*args, **kwargs))
+        if func is F.gumbel_softmax:
+            return torch.softmax(args[0] if args else kwargs["logits"], kwargs.get("dim", -1))
         if func in self._IN_PLACE:
             return args[0].fill_(0.5)
         if func is Tensor.bernoulli_:
@@ -327,8 +437,10 @@ class _Constants(TorchFunctionMode):
             args = (*args[:4], 0.0, *args[5:])
         elif func is F.scaled_dot_product_attention:
             kwargs = {**kwargs, "dropout_p": 0.0}
-        if func in (F.multi_head_attention_forward, F.rrelu):
+        if func is F.multi_head_attention_forward:
             return func(*args, **{**kwargs, "training": False})
+        if func is F.rrelu:
+            return F.leaky_relu(args[0] if args else kwargs["input"], 0.25)
         return func(*args, **kwargs)
 
 
@@ -357,50 +469,56 @@ def _noting_precisions(found: set[torch.dtype]) -> Iterator[None]:
         yield
 
 
-def _steps(module: nn.RNNBase) -> Callable[..., Any]:
-    """What nn.LSTM, nn.GRU or nn.RNN computes for a padded batch, in operations that vmap knows."""
-    cell: Any = {"LSTM": _lstm_cell, "GRU": torch.gru_cell, "RNN_TANH": torch.rnn_tanh_cell, "RNN_RELU": torch.rnn_relu_cell}
-    gated = module.mode == "LSTM"
+class _Recurrent(torch.autograd.Function):
+    """nn.LSTM, nn.GRU and nn.RNN under vmap, which does not know them. They treat the rows of a batch separately."""
 
-    def forward(x: Tensor, hx: Any = None) -> Any:
-        if not isinstance(x, Tensor) or x.ndim != 3 or module.proj_size:
+    @staticmethod
+    def forward(module: nn.RNNBase, x: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
+        given = None if not states else states if len(states) > 1 else states[0]
+        output, ends = type(module).forward(module, x, given)
+        return output, *(ends if isinstance(ends, tuple) else (ends,))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, dims: tuple[int | None, ...], module: nn.RNNBase, x: Tensor, *states: Tensor) -> tuple[Any, Any]:
+        """Merge the rows of all examples into one batch, and take them apart again."""
+
+        def first(tensor: Tensor, dim: int | None) -> Tensor:
+            return tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+
+        at = 0 if module.batch_first else 1
+        rows = first(x, dims[1])
+        merged = rows.movedim(0, at).flatten(at, at + 1)
+        given = [first(state, dim).movedim(0, 1).flatten(1, 2) for state, dim in zip(states, dims[2:], strict=True)]
+        output, *ends = _Recurrent.forward(module, merged, *given)
+        apart = [_split(output, at, info.batch_size), *(_split(end, 1, info.batch_size) for end in ends)]
+        return tuple(apart), (0,) * len(apart)
+
+
+def _split(tensor: Tensor, dim: int, count: int) -> Tensor:
+    shape = tensor.shape
+    return tensor.reshape(*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :]).movedim(dim, 0)
+
+
+def _under_vmap(module: nn.RNNBase) -> Callable[..., Any]:
+    """What the module computes for a padded batch."""
+
+    def forward(x: Any, hx: Any = None) -> Any:
+        if not isinstance(x, Tensor) or x.ndim != 3:
             return type(module).forward(module, x, hx)
-        x = x.transpose(0, 1) if module.batch_first else x
-        ends: list[Any] = []
-        for layer, weights in enumerate(module.all_weights[:: 2 if module.bidirectional else 1]):
-            sides = [weights, module.all_weights[2 * layer + 1]] if module.bidirectional else [weights]
-            outputs = []
-            for side, own in enumerate(sides):
-                place = layer * len(sides) + side
-                zero = x.new_zeros(x.shape[1], module.hidden_size)
-                state = ((zero, zero) if gated else zero) if hx is None else (hx[0][place], hx[1][place]) if gated else hx[place]
-                states = []
-                for now in x.unbind() if not side else reversed(x.unbind()):
-                    state = cell[module.mode](now, state, *own)
-                    states.append(state[0] if gated else state)
-                outputs.append(torch.stack(states if not side else states[::-1]))
-                ends.append(state)
-            x = torch.cat(outputs, 2)
-        last = tuple(torch.stack(parts) for parts in zip(*ends, strict=True)) if gated else torch.stack(ends)
-        return (x.transpose(0, 1) if module.batch_first else x), last
+        states = () if hx is None else hx if isinstance(hx, tuple) else (hx,)
+        output, *ends = _Recurrent.apply(module, x, *states)  # type: ignore[no-untyped-call]
+        return output, tuple(ends) if len(ends) > 1 else ends[0]
 
     return forward
 
 
-def _lstm_cell(x: Tensor, state: tuple[Tensor, Tensor], w_ih: Tensor, w_hh: Tensor, *biases: Tensor) -> tuple[Tensor, Tensor]:
-    gates = F.linear(x, w_ih, *biases[:1]) + F.linear(state[0], w_hh, *biases[1:])  # (vmap does not know torch.lstm_cell)
-    i, f, g, o = gates.chunk(4, 1)
-    c = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
-    return o.sigmoid() * c.tanh(), c
-
-
 def _reason(error: Exception) -> str:
     """Why vmap cannot run the model, with the line of code."""
-    libraries = tuple(str(Path(path).parent) for path in (torch.__file__, __file__))
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(libraries)]
     says = str(error).strip().partition("\n")[0]
     reading = any(mark in says for mark in (".item()", "data-dependent", "__index__"))
     what = "a tensor is read as a Python number" if reading else "torch.vmap cannot run an operation"
-    if not frames:
-        return f"{what} ({says[:120]})"
-    return f"{what} ({Path(frames[-1].filename).name}, line {frames[-1].lineno}: {frames[-1].line})"
+    return f"{what} ({code_line(traceback.extract_tb(error.__traceback__)) or says.partition('. ')[0]})"

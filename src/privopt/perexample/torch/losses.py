@@ -68,6 +68,7 @@ def per_example(loss: Loss) -> Loss:
             return rows.sum(1) / counts.clamp_min(1)
         return rows.mean(1) if averaged else rows.sum(1)
 
+    values.module = inner  # type: ignore[attr-defined]  # whose class weights have a precision, too
     return values
 
 
