@@ -34,9 +34,10 @@ State = dict[str, Any]
 FINISHED = "finished.npz"
 CLOSE = 1e-3  # relative: answers to made-up examples on another machine; another query gives others
 OTHER = (
-    "the data, the code or the settings are not those that this run began with. Replaying its noise on another query would "
-    "reveal both: resume with the same code, the same settings and the same file, or start a new run."
+    "the data, the code or the settings are not those that this run began with{found}. Replaying its noise on another query "
+    "would reveal both: resume with the same code, the same settings and the same file, or start a new run."
 )
+Fingerprint = str | dict[str, str]  # of everything, or of each part by its name
 
 
 @dataclass(frozen=True)
@@ -63,11 +64,11 @@ class Finished:
 class Checkpoint:
     """The checkpoint of one run in its folder; opening one that exists continues that run.
 
-    `fingerprint` is of the data and of all that is asked of them. `answers` are what the model answers to made-up examples:
-    numbers, which another machine rounds in another way.
+    `fingerprint` is of the data and of all that is asked of them; of named parts, so that an error can name one. `answers` are
+    what the model answers to made-up examples: numbers, which another machine rounds in another way.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], fingerprint: str, answers: Sequence[float] = ()) -> None:
+    def __init__(self, folder: str | os.PathLike[str], fingerprint: Fingerprint, answers: Sequence[float] = ()) -> None:
         self.folder = Path(folder)
         self._fingerprint, self._answers = fingerprint, list(answers)
 
@@ -89,7 +90,7 @@ class Checkpoint:
                     "noise, which would reveal both: resume with what the run began with, or start a new run."
                 )
             if fingerprint != self._fingerprint or not self._answers_are(answers):
-                raise InputError(OTHER)
+                raise InputError(OTHER.format(found=different(fingerprint, self._fingerprint)))
             return name, rng
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         content = {
@@ -173,6 +174,18 @@ class Checkpoint:
                 path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.folder.rmdir()
+
+
+def different(saved: Fingerprint, own: Fingerprint) -> str:
+    """Which of the named parts differ, in brackets; nothing if that is not known.
+
+    >>> different({"data": "a", "model": "b"}, {"data": "a", "model": "c"})
+    ' (different: model)'
+    """
+    if not isinstance(saved, dict) or not isinstance(own, dict):
+        return ""
+    names = [name for name in {**saved, **own} if saved.get(name) != own.get(name)]
+    return f" (different: {', '.join(names)})" if names else ""
 
 
 @cache

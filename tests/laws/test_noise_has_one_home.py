@@ -64,7 +64,7 @@ DRAWN = {  # by these names, and by no others
     | {"exponential_", "Generator"},  # made-up examples and parameters; the functions that are replaced by constants
     "nets/answers.py": {"rand", "randn", "Generator"},  # made-up examples
     "nets/data.py": {"Generator"},
-    "nets/dropout.py": {"integers"},  # the seed of dropout
+    "nets/dropout.py": {"MT19937", "integers"},  # the seed of dropout, and its generator in place of the global one of NumPy
     "perexample/torch/chunked.py": {"randint"},  # the same
     "nets/mlp.py": {"integers", "Generator"},  # the seed of the start, and made-up rows
 }

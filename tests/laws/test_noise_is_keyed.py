@@ -154,6 +154,8 @@ def nothing_else_is_random(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         def __init__(self, *_: object, **__: object) -> None:
             raise AssertionError("a generator that is not keyed was made")
 
+    if torch:
+        import privopt.nets.dropout  # noqa: F401  # makes a generator for dropout and augmentation, which hide nothing
     before = shared()
     with monkeypatch.context() as patched:
         for name in OTHERS:

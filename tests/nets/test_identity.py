@@ -1,22 +1,32 @@
 """A resumed run is the same run: another loss, model, option or public example is refused, and nothing is charged."""
 
+import dataclasses
 import functools
+import importlib.util
 import os
+import random
+import re
 import subprocess
 import sys
 import types
 from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from privopt import Budget, Ledger, fit
 from privopt.errors import InputError
 from privopt.measure.clips import automatic
+from privopt.nets.answers import answers
+from privopt.nets.dropout import global_generators, seed_all
 from privopt.nets.identity import identify
+from privopt.perexample.torch import TorchOracle
 from tests.stopped import StopAt, Stopped
 
 WEIGHT = 1.0
@@ -236,3 +246,220 @@ def test_another_process_finds_the_same() -> None:
     other = {**os.environ, "PYTHONHASHSEED": "1"}
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=other).stdout
     assert printed.strip() == identify(model=Network(), loss=Weighted(2.0), more=with_global)
+
+
+# ---------------------------------------------------------------- an identity does not change by itself
+
+
+@dataclasses.dataclass
+class Settings:
+    width: int = 3
+
+
+class PlainSettings:
+    def __init__(self) -> None:
+        self.width = 3
+
+
+def configured(kind: Callable[[], Any]) -> type[Network]:
+    """A model that holds settings, whose class its code names as well; classes that nobody has pickled so far."""
+
+    class Configured(Network):
+        def __init__(self) -> None:
+            super().__init__()
+            self.settings = kind()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * kind().width
+
+    return Configured
+
+
+@pytest.mark.parametrize("base", [Settings, PlainSettings])
+def test_a_run_with_settings_of_a_class_of_the_user_is_paid_once(base: type, tmp_path: Path) -> None:
+    kind = type("Kind", (base,), {"__module__": __name__})
+    model, ledger = configured(kind), Ledger()
+    found = [fitted(tmp_path / "state", {"model": model}, ledger=ledger).model for _ in range(3)]
+    assert all(torch.equal(found[0].first.weight, other.first.weight) for other in found)
+    assert sum(entry.count for entry in ledger.entries) == 4
+
+
+def test_asking_for_annotations_changes_nothing() -> None:
+    kind = type("Bare", (), {"__module__": __name__})
+    before = identify(kind=kind)
+    assert kind.__annotations__ == {}
+    assert identify(kind=kind) == before
+
+
+class Counting(Network):
+    """A model that counts its calls and keeps what it computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls, self.kept = 0, torch.zeros(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.kept = x.detach()
+        return super().forward(x)
+
+
+def test_a_model_that_counts_its_calls_goes_on(tmp_path: Path) -> None:
+    ledger = Ledger()
+    with pytest.raises(Stopped):
+        fitted(tmp_path / "state", {"model": Counting}, ledger=ledger, progress=StopAt(2))
+    fitted(tmp_path / "state", {"model": Counting}, ledger=ledger)
+    assert sum(entry.count for entry in ledger.entries) == 4
+
+
+def test_what_differs_is_named(tmp_path: Path) -> None:
+    with pytest.raises(Stopped):
+        fitted(tmp_path / "state", {}, progress=StopAt(2))
+    for given, part in (({"loss": weighted(2.0)}, "loss"), ({"model": Another}, "model"), ({"clip_bound": 2.0}, "settings")):
+        with pytest.raises(InputError, match=rf"\(different: {part}\)"):
+            fitted(tmp_path / "state", given)
+
+
+# ---------------------------------------------------------------- whose code is read
+
+SOURCE = """
+from torch import nn
+class Net(nn.Module):
+    def forward(self, x): return {}
+"""
+
+
+def model_of_file(folder: Path, result: str) -> nn.Module:
+    """Of a module that is not among those that Python knows."""
+    file = folder / "network_of_user.py"
+    file.write_text(SOURCE.format(result))
+    spec = importlib.util.spec_from_file_location("network_of_user", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    exec(compile(file.read_text(), str(file), "exec"), vars(module))
+    found: nn.Module = module.Net()
+    return found
+
+
+def model_of_string(folder: Path, result: str) -> nn.Module:
+    """Its class believes that it is one of Python's own."""
+    space: dict[str, Any] = {}
+    exec(SOURCE.format(result), space)
+    assert space["Net"].__module__ == "builtins"
+    found: nn.Module = space["Net"]()
+    return found
+
+
+def model_in_name_of_torch(folder: Path, result: str) -> nn.Module:
+    space: dict[str, Any] = {"__name__": "torch.nn"}
+    exec(SOURCE.format(result), space)
+    found: nn.Module = space["Net"]()
+    return found
+
+
+@pytest.mark.parametrize("made", [model_of_file, model_of_string, model_in_name_of_torch])
+def test_code_counts_wherever_it_comes_from(made: Callable[[Path, str], nn.Module], tmp_path: Path) -> None:
+    one, same, other = (identify(model=made(tmp_path, result)) for result in ("x", "x", "3 * x"))
+    assert one == same != other
+
+
+@pytest.mark.parametrize("home", [__name__, "__main__"])
+@pytest.mark.parametrize("around", [torch.no_grad(), torch.autocast("cpu"), torch.vmap])
+def test_code_under_a_decorator_of_a_package_counts(around: Callable[[Any], Any], home: str) -> None:
+    def doubled(x: Tensor) -> Tensor:
+        return 2 * x
+
+    def tripled(x: Tensor) -> Tensor:
+        return 3 * x
+
+    tripled.__name__, tripled.__qualname__ = doubled.__name__, doubled.__qualname__
+    doubled.__module__ = tripled.__module__ = home
+    one = around(doubled)
+    before = identify(loss=one)
+    assert before == identify(loss=around(doubled)) != identify(loss=around(tripled))
+    one(torch.ones(3))
+    assert identify(loss=one) == before
+
+
+def test_a_value_of_an_enumeration_counts() -> None:
+    one, same, other = (Enum("Choice", {"FIRST": (value,)}) for value in (1, 1, 2))
+    assert identify(model=one.FIRST) == identify(model=same.FIRST) != identify(model=other.FIRST)  # type: ignore[attr-defined]
+
+
+def test_a_regular_expression_is_told_by_its_pattern() -> None:
+    assert identify(model=re.compile("a")) == identify(model=re.compile("a")) != identify(model=re.compile("b"))
+
+
+# ---------------------------------------------------------------- random numbers of a replay
+
+
+class Augmented(Dataset[Any]):
+    """Examples that are moved at random, by numbers of Python's and NumPy's global generators."""
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, place: int) -> tuple[Tensor, Tensor]:
+        x, y = data()
+        return x[place] + random.random() + np.random.rand(), y[place]  # noqa: NPY002
+
+
+def test_a_replay_repeats_the_numbers_of_python_and_numpy(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"budget": Budget(3.0, 1e-5), "rounds": 4, "batch_size": 60, "accountant": "rdp", "seed": 1}
+    random.seed(1)
+    np.random.seed(1)  # noqa: NPY002
+    whole = fit(Network(), nn.CrossEntropyLoss(), Augmented(), **settings).model
+    with pytest.raises(Stopped):
+        fit(Network(), nn.CrossEntropyLoss(), Augmented(), checkpoint=tmp_path, progress=StopAt(3), **settings)
+    random.seed(2)
+    np.random.seed(2)  # noqa: NPY002
+    again = fit(Network(), nn.CrossEntropyLoss(), Augmented(), checkpoint=tmp_path, **settings).model
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), again.parameters(), strict=True))
+
+
+def test_the_users_generators_go_on_where_they_were() -> None:
+    random.seed(1)
+    np.random.seed(1)  # noqa: NPY002
+    torch.manual_seed(1)
+    wanted = random.random(), np.random.rand(), float(torch.rand(1))  # noqa: NPY002
+    random.seed(1)
+    np.random.seed(1)  # noqa: NPY002
+    torch.manual_seed(1)
+    with global_generators(torch.device("cpu")):
+        seed_all(5)
+        outer = random.random(), np.random.rand(), float(torch.rand(1))  # noqa: NPY002
+        seed_all(5)
+        with global_generators(torch.device("cpu")):
+            seed_all(6)
+            assert (random.random(), np.random.rand(), float(torch.rand(1))) != outer  # noqa: NPY002
+        assert (random.random(), np.random.rand(), float(torch.rand(1))) == outer  # noqa: NPY002
+    assert (random.random(), np.random.rand(), float(torch.rand(1))) == wanted  # noqa: NPY002
+
+
+class Drawing(Network):
+    """A model with a generator of its own, which a resumed run would begin anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rng = np.random.default_rng(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.rng.uniform(0.5, 1.5)
+
+
+def test_a_model_with_a_generator_of_its_own_has_no_checkpoint() -> None:
+    oracle = TorchOracle(Drawing(), nn.CrossEntropyLoss(reduction="none"), *data(), check=False)
+    with pytest.raises(InputError, match="computes something else when it is asked again"):
+        answers(oracle, tuple(part[:1] for part in data()))
+
+
+def test_a_loss_that_acts_at_exact_targets_is_told_apart() -> None:
+    def asked(scale: float) -> list[float]:
+        def loss(output: Tensor, targets: Tensor) -> Tensor:
+            return (output[:, 0] - targets) ** 2 * torch.where(targets == 1, scale, 1.0)
+
+        x, y = data()
+        return answers(TorchOracle(Network(), loss, x, y.float(), check=False), (x[:1], y[:1].float()))
+
+    assert asked(1.0) == asked(1.0) != asked(2.0)

@@ -3,16 +3,18 @@
 import functools
 import io
 import os
+import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
 from privopt import Budget, Ledger
 from privopt.checkpoint import write_atomically
@@ -333,6 +335,93 @@ def test_resuming_with_other_data_or_settings_is_refused(settings: dict[str, Any
     state = saved(begun())
     with pytest.raises(PrivoptError, match="not those that this state was saved with"):
         resumed(begun(**settings), state)
+
+
+class Counting(nn.Module):
+    """A model that counts its calls and keeps what it computed; a hook logs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network, self.calls, self.kept, self.log = network(), 0, torch.zeros(0), list[float]()
+        self.network.register_forward_hook(lambda module, given, output: self.log.append(float(output.detach().norm())))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.kept = found = self.network(x)
+        return found * 1
+
+
+def test_a_model_that_counts_its_calls_goes_on() -> None:
+    private, states = begun(Counting(), rounds=4), []
+
+    def after(updated: bool) -> None:
+        if private.rounds == 2 and updated:
+            states.append(saved(private))
+
+    wanted = trained(private, after)
+    assert torch.equal(trained(resumed(begun(Counting(), rounds=4), states[0])), wanted)
+
+
+def test_what_differs_from_a_saved_state_is_named() -> None:
+    state = saved(begun())
+    with pytest.raises(InputError, match=r"\(different: data\)"):
+        resumed(begun(dataset=(data()[0] + 1, data()[1])), state)
+    with pytest.raises(InputError, match=r"\(different: settings\)"):
+        resumed(begun(clip_bound=2.0), state)
+    with pytest.raises(InputError, match=r"\(different: model's code\)"):
+        resumed(begun(nn.Sequential(*list(network().children())[:2], nn.Dropout(0.1), nn.Linear(8, 2))), state)
+
+
+def test_a_model_that_cannot_be_told_is_trained_but_not_saved() -> None:
+    model = network()
+    model.guard = threading.Lock()  # type: ignore[assignment]
+    private = begun(model, rounds=2)
+    trained(private)
+    with pytest.raises(InputError, match="a lock cannot be told"):
+        private.state_dict()
+
+
+class Augmented(Dataset[Any]):
+    """Examples that are moved by numbers of Python's and NumPy's global generators."""
+
+    def __len__(self) -> int:
+        return 300
+
+    def __getitem__(self, place: int) -> tuple[Tensor, Tensor]:
+        x, y = data()
+        return x[place] + random.random() + np.random.rand(), y[place]  # noqa: NPY002
+
+
+def test_a_resumed_loop_repeats_the_numbers_of_python_and_numpy() -> None:
+    private = begun(dataset=Augmented(), rounds=3)
+    state = saved(private)
+    wanted = trained(private)
+    random.seed(3)
+    np.random.seed(3)  # noqa: NPY002
+    assert torch.equal(trained(resumed(begun(dataset=Augmented(), rounds=3), state)), wanted)
+
+
+def trained_with_noise(private: Private) -> None:
+    """A loop that draws random numbers itself."""
+    for inputs, targets in private.loader:
+        moved = inputs + torch.randn_like(inputs)
+        private.step(lambda moved=moved, targets=targets: losses(private.model, moved, targets))  # type: ignore[misc]
+
+
+def test_a_loop_that_draws_random_numbers_is_not_replayed() -> None:
+    private = begun(rounds=2)
+    early = saved(private)
+    trained_with_noise(private)
+    with pytest.warns(PrivoptWarning, match="cannot be loaded: the loop draws random numbers"):
+        late = saved(private)
+    with pytest.raises(InputError, match="the loop draws random numbers"):
+        resumed(begun(rounds=2), late)
+    ledger = Ledger()
+    again = resumed(begun(rounds=2, ledger=ledger), early)  # when nobody knew
+    with pytest.raises(InputError, match="the loop draws random numbers"):
+        trained_with_noise(again)
+    assert ledger.entries == ()
+    assert torch.equal(flat(again.model), flat(network()))
 
 
 def test_a_state_is_loaded_before_the_first_batch() -> None:

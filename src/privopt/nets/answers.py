@@ -3,13 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from privopt.checkpoint import CLOSE
+from privopt.errors import InputError
+from privopt.nets.dropout import global_generators, seed_all
 from privopt.nets.mode import training
 from privopt.perexample.torch import TorchOracle
 from privopt.perexample.torch.data import call, kinds, moved, score, synthetic
-from privopt.perexample.torch.draws import Draws, begin
 from privopt.perexample.torch.memory import Memory
 
 EXAMPLES = 7
@@ -17,17 +20,33 @@ REGIMES: tuple[Callable[..., Tensor], ...] = (
     torch.randn,
     lambda shape, generator: 5 * torch.randn(shape, generator=generator),
     lambda shape, generator: torch.rand(shape, generator=generator) + 0.5,
+    lambda shape, generator: torch.rand(shape, generator=generator).round(),  # exact, as targets may be
 )
 STEP = 0.1  # standard deviation of what is added to parameters: no gate stays shut
 
 
 def answers(oracle: TorchOracle, first: Any) -> list[float]:
-    """Losses of made-up examples like `first`, a batch of one, and norms of their gradients: at the start and elsewhere."""
+    """Losses of made-up examples like `first`, a batch of one, and norms of their gradients: at the start and elsewhere.
+
+    Refuse a model or a loss that answers otherwise when it is asked again: a replay would use the same noise for other losses.
+    """
+    found, again = _at_places(oracle, first), _at_places(oracle, first)
+    size = float(np.nan_to_num(np.abs(found), posinf=0.0).max(initial=0.0))
+    if len(found) != len(again) or not np.allclose(found, again, CLOSE, 1e-6 * size, equal_nan=True):
+        raise InputError(
+            "the model or the loss computes something else when it is asked again, also after torch.manual_seed, so a replay "
+            "would use the same noise for other losses. With a checkpoint, draw random numbers from torch's own generator: "
+            "torch.rand(…), without generator=…; and let nothing depend on how often the model was called."
+        )
+    return found
+
+
+def _at_places(oracle: TorchOracle, first: Any) -> list[float]:
     layout, generator = oracle.layout, torch.Generator().manual_seed(0)
     parameters, memory = list(layout.parameters.values()), Memory(oracle.model)
     start, found = [parameter.detach().clone() for parameter in parameters], list[float]()
     try:
-        with training(oracle.model), Draws(layout.device).again():
+        with training(oracle.model), global_generators(layout.device):
             for away in (0.0, STEP):
                 for parameter, value in zip(parameters, start, strict=True):
                     parameter.data.copy_(value + away * torch.randn(value.shape, generator=generator).to(value))
@@ -46,7 +65,7 @@ def _answers(oracle: TorchOracle, first: Any, numbers: Callable[..., Tensor], ge
     parameters, weights = list(oracle.layout.parameters.values()), torch.linspace(1.0, 2.0, EXAMPLES)
     for kind in kinds(first):
         inputs, targets = synthetic(first, EXAMPLES, generator, numbers=numbers, kind=kind)
-        begin(0)
+        seed_all(0)
         try:
             with torch.enable_grad():
                 losses = score(oracle.loss, call(oracle.model, inputs), targets)

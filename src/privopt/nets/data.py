@@ -9,11 +9,13 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from privopt.errors import InputError
+from privopt.nets.dropout import global_generators, seed_all
 from privopt.perexample.torch.data import call, kinds, moved, rows_of, synthetic
 from privopt.perexample.torch.draws import Draws
 from privopt.perexample.torch.memory import Memory
 from privopt.perexample.torch.record import record
 
+READ_TWICE = 32  # examples that have to be the same for the same seed
 MEMORY = 64 << 20  # bytes of activations at a time
 
 
@@ -96,15 +98,31 @@ def physical_batch_size(model: nn.Module, inputs: Any) -> int:
 
 
 def content(dataset: Dataset[Any]) -> str:
-    """A fingerprint of all of the data; of examples that are drawn anew each time, as they are for one seed of torch's."""
-    digest = hashlib.sha256()
+    """A fingerprint of all of the data; of examples that are drawn anew each time, as they are for one seed.
+
+    Refuse examples that one seed does not repeat: a replay would hide others with the same noise, which reveals both.
+    """
     if isinstance(dataset, TensorDataset):
+        digest = hashlib.sha256()
         _feed(digest, dataset.tensors)
-    else:
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            for place in range(len(dataset)):  # type: ignore[arg-type]
-                _feed(digest, dataset[place])
+        return digest.hexdigest()
+    size = len(dataset)  # type: ignore[arg-type]
+    with torch.random.fork_rng(), global_generators(torch.device("cpu")):
+        if _read(dataset, min(size, READ_TWICE)) != _read(dataset, min(size, READ_TWICE)):
+            raise InputError(
+                f"{type(dataset).__name__} gives other examples each time, also after torch.manual_seed, so a replay would use "
+                "the same noise for other data. With a checkpoint or a saved state, draw augmentation from torch's own "
+                "generator: torch.rand(…), without generator=…."
+            )
+        return _read(dataset, size)
+
+
+def _read(dataset: Dataset[Any], size: int) -> str:
+    """A fingerprint of the first examples, for one seed."""
+    seed_all(0)
+    digest = hashlib.sha256()
+    for place in range(size):
+        _feed(digest, dataset[place])
     return digest.hexdigest()
 
 

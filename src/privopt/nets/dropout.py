@@ -1,11 +1,21 @@
-"""Dropout that a replay repeats: each round has random numbers of its own. They hide nothing."""
+"""Random numbers that a replay repeats, such as dropout: each round has its own. They hide nothing."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from numpy.random.mtrand import get_bit_generator, set_bit_generator
 
 from privopt.measure.randomness import Rng
-from privopt.perexample.torch.draws import begin
+from privopt.perexample.torch.draws import Draws, begin
+
+OWN = np.random.MT19937(0)  # seeded before each use; a new one takes longer than the rest of a switch
 
 
 class Dropout:
-    """Seeds of torch's own generators."""
+    """Seeds of the global generators of torch, NumPy and Python, from which a model or a dataset may draw."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -16,5 +26,28 @@ class Dropout:
         return cls(int(rng.integers(2**62)))
 
     def begin(self, *place: int) -> None:
-        """The numbers of this round (and piece of it) come next, on every device."""
-        begin(hash((self.seed, *place)) % 2**63)  # of numbers: the same everywhere
+        """Seed the numbers of this round (and piece of it). Call it inside `global_generators`."""
+        seed_all(hash((self.seed, *place)) % 2**63)  # of numbers: the same everywhere
+
+
+def seed_all(seed: int) -> None:
+    """Seed torch's, NumPy's and Python's global generators. Call it inside `global_generators`."""
+    begin(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002  # from which the user's code may draw
+    random.seed(seed)
+
+
+@contextmanager
+def global_generators(device: torch.device) -> Iterator[None]:
+    """Put the user's global generators back afterwards.
+
+    NumPy's is replaced and not copied, which would take a tenth of a small model's step.
+    """
+    python, numpy = random.getstate(), get_bit_generator()
+    try:
+        set_bit_generator(np.random.MT19937(0) if numpy is OWN else OWN)
+        with Draws(device).again():
+            yield
+    finally:
+        set_bit_generator(numpy)
+        random.setstate(python)

@@ -21,7 +21,7 @@ from privopt.measure.randomness import SOURCE, Rng, generator
 from privopt.needs import Offer
 from privopt.nets.answers import answers
 from privopt.nets.data import as_dataset, as_model, content, first_of, pairs, physical_batch_size
-from privopt.nets.dropout import Dropout
+from privopt.nets.dropout import Dropout, global_generators
 from privopt.nets.identity import identify
 from privopt.nets.independence import Independence, assumptions, check_independence, require
 from privopt.nets.mode import training
@@ -29,7 +29,6 @@ from privopt.nets.plan import check_given, noise_for, schedule
 from privopt.nets.public import PublicExamples, described
 from privopt.nets.public_loss import public_loss
 from privopt.perexample.torch import TorchOracle
-from privopt.perexample.torch.draws import Draws
 from privopt.postprocess.release import ReleaseRule, last
 from privopt.postprocess.schedules import Schedule
 from privopt.postprocess.side_information import least_seen, seen_sizes
@@ -166,7 +165,10 @@ def fit(
         sampling = planned.sampler
         return dp_sgd(rounds=planned.rounds, noise_multiplier=noise, clip_bound=1.0, learning_rate=1.0, sampling=sampling)
 
-    oracle = _oracle(as_model(model), loss, data, physical_batch_size)  # what is wrong with them is found here
+    model = as_model(model)
+    # before anything runs the model, which may count its calls or keep what it computed
+    code = {} if checkpoint is None else {"model": identify(model=model, torch=torch), "loss": identify(loss=loss)}
+    oracle = _oracle(model, loss, data, physical_batch_size)  # what is wrong with them is found here
     require(independence, oracle.doubts)
     if known is not None and "public" in parameters:
         side["public"] = PublicExamples(oracle, known)
@@ -182,9 +184,9 @@ def fit(
     if checkpoint is not None:
         rates = [rate(round_) for round_ in range(planned.rounds)] if callable(rate) else rate
         plan = (planned, clip_bound, budget, options, rates, release, physical_batch_size, accountant, noise, seed)
-        data_of = [content(part) for part in (data, known) if part is not None]
-        fingerprint = identify(method=method, recipe=recipe_of, plan=plan, model=model, loss=loss, data=data_of, torch=torch)
-        store = Checkpoint(checkpoint, fingerprint, answers(oracle, first_of(data)))
+        read = {name: content(part) for name, part in (("data", data), ("public data", known)) if part is not None}
+        settings = identify(method=method, recipe=recipe_of, plan=plan)
+        store = Checkpoint(checkpoint, {**read, **code, "settings": settings}, answers(oracle, first_of(data)))
         ended = store.finished()
     if ended is not None:  # whoever asked was killed before it had the model, or asks again
         spending, noise = ledger.run(ended.run), ended.noise_multiplier
@@ -253,7 +255,7 @@ def trained(
 ) -> Result:
     """Run a recipe on a model, which then has the parameters that were released, or those it had if anything raises.
 
-    Torch's own generators go on where they were.
+    The global generators of torch, NumPy and Python go on where they were.
     """
     repeatable = _Repeatable(oracle, Dropout.drawn(rng))
     if checkpoint is not None and (saved := checkpoint.load()) is not None:
@@ -265,7 +267,7 @@ def trained(
             with torch.enable_grad():  # as it is for whoever asked to be told
                 progress(done)
 
-    with training(oracle.model), Draws(oracle.layout.device).again(), torch.no_grad():
+    with training(oracle.model), global_generators(oracle.layout.device), torch.no_grad():
         start = oracle.flat.vector  # which a run leaves as it is
         try:
             result = run(recipe, repeatable, oracle.flat.vector, spending=spending, rng=rng, checkpoint=checkpoint, progress=told)

@@ -8,6 +8,7 @@ package is told by its name and the package's version. What cannot be told, such
 Line numbers, comments and names of files do not count: a program may be edited where it computes the same.
 """
 
+import copyreg
 import dis
 import functools
 import hashlib
@@ -49,6 +50,19 @@ INSTALLED = (
     *{str(Path(sysconfig.get_path(name)).resolve()) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")},
     str(Path(privopt.__file__).resolve().parent) + os.sep,
 )
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE, which every class written in Python has
+OF_CLASSES = {  # attributes that differ where a class computes the same; the last two are caches of copyreg and annotationlib
+    "__dict__",
+    "__weakref__",
+    "__module__",
+    "__doc__",
+    "__qualname__",
+    "__firstlineno__",
+    "__static_attributes__",
+    "__slotnames__",
+    "__annotations_cache__",
+}
+CODE = (types.FunctionType, types.MethodType, functools.partial, type, nn.Module)
 HOOKS = [name for name in vars(nn.Module()) if "hook" in name]  # dictionaries by a number that counts all hooks of a process
 
 
@@ -129,7 +143,7 @@ class _Digest:
         elif isinstance(value, nn.Module):
             self._module(value)
         elif isinstance(value, Enum):
-            self._say(type(value).__qualname__, value.name)
+            self._all(type(value), [value.name, value.value])
         elif isinstance(value, weakref.ref):
             self._all(weakref.ref, [value()])
         elif isinstance(value, staticmethod | classmethod):
@@ -154,7 +168,7 @@ class _Digest:
 
     def _tensor(self, value: Tensor) -> None:
         self._say("tensor", value.dtype, tuple(value.shape), value.requires_grad, str(value.layout))
-        if not self._values:
+        if not self._values or value.is_meta:  # a model without values is refused elsewhere
             return
         dense = value.detach().to_dense() if value.layout != torch.strided else value.detach()
         self._hash.update(dense.cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
@@ -164,13 +178,18 @@ class _Digest:
         self._all(types.CodeType, [constant for constant in code.co_consts if constant != code.co_name])
 
     def _function(self, function: types.FunctionType) -> None:
+        cells = zip(function.__code__.co_freevars, map(_content, function.__closure__ or ()), strict=True)
         if self._installed(function):
+            for name, value in cells:
+                if isinstance(value, CODE + PLAIN):  # the user's function under a decorator, such as @torch.no_grad()
+                    with self.within(name):
+                        self.feed(value)
             return
         self._code(function.__code__)
         self._all(tuple, [function.__defaults__, function.__kwdefaults__])
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        for name, value in cells:
             with self.within(name):
-                self.feed(_content(cell))
+                self.feed(value)
         names, attributes = _names(function.__code__)
         for name in names:
             if name in function.__globals__:
@@ -181,7 +200,7 @@ class _Digest:
     def _namespace(self, module: types.ModuleType, names: list[str]) -> None:
         """What code that reads these names may reach in a module of Python."""
         self._say("module", module.__name__, _version(module.__name__))
-        if _is_installed(getattr(module, "__file__", None)):
+        if _is_installed_module(module):
             return
         for name in names:
             if name in vars(module):
@@ -194,9 +213,9 @@ class _Digest:
             return
         self._say("class", kind.__qualname__)
         self._all(tuple, kind.__bases__)
-        own = {"__dict__", "__weakref__", "__module__", "__doc__", "__qualname__", "__firstlineno__", "__static_attributes__"}
         for name, value in sorted(vars(kind).items()):
-            if name not in own and not name.startswith("_abc_"):
+            empty = name == "__annotations__" and not value  # made where somebody asks for it
+            if name not in OF_CLASSES and not name.startswith("_abc_") and not empty:
                 with self.within(name):
                     self.feed(value)
 
@@ -217,7 +236,8 @@ class _Digest:
         if isinstance(name, str) and self._installed(value):
             return
         try:
-            reduced = value.__reduce_ex__(4)
+            reduce = copyreg.dispatch_table.get(type(value))
+            reduced = value.__reduce_ex__(4) if reduce is None else reduce(value)
         except Exception:
             reduced = None
         if reduced is None or (
@@ -237,16 +257,50 @@ class _Digest:
     def _installed(self, value: Any) -> bool:
         """Tell what an installed package defines by its name and the package's version. Whether it is that."""
         home = getattr(value, "__module__", None) or "builtins"
-        code = getattr(value, "__code__", None)
-        file = code.co_filename if isinstance(code, types.CodeType) else getattr(sys.modules.get(home), "__file__", None)
-        if not _is_installed(file) or home == "__main__":
+        if isinstance(value, types.FunctionType):  # functools.wraps gives it the __module__ of what it wraps
+            home = value.__globals__.get("__name__") or "builtins"
+        if home == "__main__" or not _is_installed(value, home):
             return False
         self._say("installed", home, value.__qualname__, _version(home))
         return True
 
 
-def _is_installed(file: str | None) -> bool:
-    return file is None or str(Path(file).resolve()).startswith(INSTALLED)
+def _is_installed(value: Any, home: str) -> bool:
+    """Whether Python or an installed package defines it.
+
+    A class may claim any home: it is believed if it is found there by its name, or if it is not written in Python.
+    """
+    code = getattr(value, "__code__", None)
+    if isinstance(code, types.CodeType):
+        return _is_installed_file(code.co_filename)
+    if not isinstance(value, type):
+        return _is_installed(type(value), type(value).__module__) and _is_installed_module(_nearest_module(home))
+    if not value.__flags__ & HEAP_TYPE:
+        return True
+    found: Any = sys.modules.get(home)
+    if not _is_installed_module(found):
+        return False
+    for name in value.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is value
+
+
+def _nearest_module(name: str) -> types.ModuleType | None:
+    """The module of this name, or the one that it claims to be inside, such as torch for torch.ops.aten."""
+    while name not in sys.modules and "." in name:
+        name = name.rpartition(".")[0]
+    return sys.modules.get(name)
+
+
+def _is_installed_module(module: types.ModuleType | None) -> bool:
+    file = getattr(module, "__file__", None)
+    if module is not None and file is None:
+        return module.__name__ in sys.builtin_module_names
+    return isinstance(file, str) and _is_installed_file(file)
+
+
+def _is_installed_file(file: str) -> bool:
+    return str(Path(file).resolve()).startswith(INSTALLED)
 
 
 def _content(cell: types.CellType) -> Any:

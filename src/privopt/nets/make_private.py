@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset, default_collate
 
-from privopt.checkpoint import software
+from privopt.checkpoint import different, software
 from privopt.errors import BudgetExceeded, InputError, PrivoptWarning
 from privopt.loop import warn_of_early_end
 from privopt.measure import randomness
@@ -35,18 +35,17 @@ from privopt.measure.queries import gradient
 from privopt.needs import Offer, check_oracle, check_slots
 from privopt.nets.attached import Attached
 from privopt.nets.data import as_dataset, as_model, content, first_of, physical_batch_size, values
-from privopt.nets.dropout import Dropout
+from privopt.nets.dropout import Dropout, global_generators
 from privopt.nets.identity import identify
 from privopt.nets.independence import Independence, assumptions, check_independence, require
 from privopt.nets.plan import Schedule, check_given, schedule
-from privopt.nets.rehearsal import Rehearsal
+from privopt.nets.rehearsal import RANDOM, Rehearsal
 from privopt.perexample.torch import Layout, Recorder, TorchGrads
 from privopt.perexample.torch.check import check_model, tried
 from privopt.perexample.torch.data import leaves, moved, rows_of
-from privopt.perexample.torch.draws import Draws
 from privopt.perexample.torch.errors import UnsupportedLayer, UnsupportedLoss
 from privopt.perexample.torch.handed import Handed
-from privopt.perexample.torch.isolation import RANDOM, draws_random_numbers
+from privopt.perexample.torch.isolation import DRAWN, draws_random_numbers
 from privopt.perexample.torch.mixing import check_losses
 from privopt.privacy.accountants import Accountant
 from privopt.privacy.budget import Budget, warn_of_delta
@@ -58,7 +57,11 @@ from privopt.privacy.statement import Statement
 AHEAD = 16  # rounds that are paid with one write
 OWN_CODE = "the losses are computed by the loop's own code"
 READING, COMPUTING = 0, 1  # what random numbers of torch are used for
-FORMAT = "privopt-private-2"
+FORMAT = "privopt-private-3"
+UNREPEATABLE = (
+    "the loop draws random numbers outside of the closure, so a replay of its rounds would use the same noise for other losses, "
+    "which reveals both. Draw them inside the closure, or in the dataset, and save a state of that loop; or start a new run."
+)
 SPENT = "The round of privopt in which this happened is spent, without an update of the model. The next round is another one."
 
 
@@ -124,6 +127,7 @@ class Private:
         seed: int | None,
     ) -> None:
         self.model, self.optimizer = model, optimizer
+        self._code = _code_of(model)  # before anything runs the model, which may count its calls
         self._data, self._planned, self._budget, self._accountant = data, planned, budget, accountant
         self._recorder, self._layout, self._attached = Recorder(model), Layout(model), Attached(model)
         _check_optimizer(optimizer, self._layout)
@@ -155,6 +159,7 @@ class Private:
         self._settings = repr((planned, budget, clip, accountant, self.noise_multiplier))
         self._content: str | None = None
         self._resumed: dict[str, Any] | None = None
+        self._replays = self._warned = False  # rounds may be replayed; a state that cannot be was saved
         self._using, self._process = threading.Lock(), os.getpid()
         self._entry: object = None  # the newest entry of the loader
         self._open: OpenRound | None = None
@@ -343,6 +348,9 @@ class Private:
 
         It holds the generator of the noise, so it is as sensitive as the data. Inside a round it is the state before that round.
         """
+        if RANDOM in self._doubts and not self._warned:
+            self._warned = True
+            warnings.warn(f"this state cannot be loaded: {UNREPEATABLE}", PrivoptWarning, stacklevel=2)
         self._saved = True
         return {
             "format": FORMAT,
@@ -354,9 +362,8 @@ class Private:
             "chunk": self._chunk,
             "checked": self._checked,
             "seeded": self._seeded,
-            "settings": self._settings,
-            "code": self._code(),
-            "content": self._fingerprint(),
+            "draws": RANDOM in self._doubts,
+            "parts": self._parts(),
             "values": values(self.model, self.optimizer),
         }
 
@@ -364,17 +371,21 @@ class Private:
         """Go on where `state_dict` was taken: the same batches, noise and dropout, and nothing is paid twice.
 
         **Guarantee** That of the whole run, if the loop is the same program on the same data: replayed rounds then give the same
-        answers. The data, the settings, the software, the model's code, and the values of model and optimizer are compared; what
-        the loop does is not known here.
+        answers. The data, the settings, the software, the model's code (as it was given to `make_private`), and the values of
+        model and optimizer are compared; what the loop does is not known here. If it draws random numbers outside of the closure,
+        the replay would be of other losses: that is refused.
         """
         if self._begun or self._open is not None:
             raise InputError("load_state_dict(...) comes before the first batch.")
         if state.get("format") != FORMAT:
             raise InputError(f"the state has the format {state.get('format')!r}, not {FORMAT!r}.")
-        if (state["settings"], state["code"], state["content"]) != (self._settings, self._code(), self._fingerprint()):
+        if state["draws"]:
+            raise InputError(UNREPEATABLE)
+        if state["parts"] != (parts := self._parts()):
             raise InputError(
-                "the data, the model's code, the software or the settings are not those that this state was saved with. "
-                "Replaying its noise on another query would reveal both: resume with the same, or start a new run."
+                "the data, the model's code, the software or the settings are not those that this state was saved with"
+                f"{different(state['parts'], parts)}. Replaying its noise on another query would reveal both: resume with the "
+                "same, or start a new run."
             )
         rng = randomness.restored(state["generator"])
         runs, first = [], 0
@@ -387,7 +398,7 @@ class Private:
         self._begun = self.rounds = state["round"]
         self._failed, self._chunk, self._checked, self._seeded = (state[key] for key in ("failed", "chunk", "checked", "seeded"))
         self._rng, self._dropout = rng, Dropout(state["dropout"])
-        self._resumed = state
+        self._resumed, self._replays = state, True
 
     def _check_resumed(self) -> None:
         if self._resumed is not None and self._resumed["values"] != values(self.model, self.optimizer):
@@ -397,13 +408,13 @@ class Private:
             )
         self._resumed = None
 
-    def _code(self) -> list[str]:
-        return [software(), identify(values=False, model=self.model, torch=torch)]
-
-    def _fingerprint(self) -> str:
+    def _parts(self) -> dict[str, str]:
+        """Fingerprints of what decides the query."""
+        if isinstance(self._code, InputError):
+            raise self._code
         if self._content is None:
             self._content = content(self._data)
-        return self._content
+        return {"data": self._content, "settings": self._settings, "model's code": self._code, "software": software()}
 
     # ------------------------------------------------------------ inside a round
 
@@ -429,6 +440,8 @@ class Private:
 
     def _begin(self) -> None:
         """Pay for the round that is open, if that was not done ahead, and use up its number."""
+        if self._replays and RANDOM in self._doubts:
+            raise InputError(UNREPEATABLE)
         if self.rounds >= self._first + self._spending.position:
             self._spending.pay(self._events[self.rounds : min(self.rounds + AHEAD, self._last)])
         self._begun = self.rounds + 1
@@ -472,8 +485,8 @@ class Private:
 
     @contextmanager
     def _numbers(self, use: int) -> Iterator[None]:
-        """Random numbers of torch that belong to this piece; its own generators go on where they were."""
-        with Draws(self._layout.device).again():
+        """Random numbers that belong to this piece; the user's global generators go on where they were."""
+        with global_generators(self._layout.device):
             self._dropout.begin(self.rounds, self._place, use)
             yield
 
@@ -507,7 +520,7 @@ class Private:
             return ["the loop calls the model in a way of its own"]
         except UnsupportedLayer:
             if draws_random_numbers(self.model, inputs):
-                return [RANDOM]
+                return [DRAWN]
             raise
 
     def _measured_chunk(self) -> int:
@@ -516,6 +529,14 @@ class Private:
             return int(tried("the model", lambda: physical_batch_size(self.model, inputs), inputs, self._layout))
         except InputError as error:
             raise InputError(f"{error} If your loop calls the model in another way, say physical_batch_size=….") from None
+
+
+def _code_of(model: nn.Module) -> str | InputError:
+    """A fingerprint of the model's code; or why there is none, which matters only if a state is saved."""
+    try:
+        return identify(values=False, model=model, torch=torch)
+    except InputError as error:
+        return error.with_traceback(None)
 
 
 def _projected(output: Any, examples: Tensor) -> Tensor:

@@ -43,7 +43,7 @@ EXAMPLES = 6
 EXTREME = 1e3  # times as large as the other examples
 IGNORED = -100  # label, as torch's losses have it
 REPEATS = 5  # of a batch, to see whether its losses are drawn anew
-RANDOM = "the model or the loss draws random numbers that could not be replaced by constants"
+DRAWN = "the model or the loss draws random numbers that could not be replaced by constants"
 MIXED = (
     "the loss of one example depends on other examples of its batch. Either the model or the loss mixes examples: the batch must "
     "be the first dimension everywhere, in the same order. Means over the batch, mixup, weights that sum to one in a batch, an "
@@ -139,7 +139,7 @@ class _Trial:
                 return self._compare(batch, together, tolerance)
         except UnsupportedLayer:
             if self._draws(batch, together):
-                return [RANDOM]
+                return [DRAWN]
             raise
 
     def _compare(self, batch: Any, together: Tensor, tolerance: Tolerance) -> list[str]:
