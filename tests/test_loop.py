@@ -12,7 +12,7 @@ import pytest
 
 import privopt.loop
 from privopt.checkpoint import Checkpoint, write_atomically
-from privopt.errors import BudgetExceeded, LedgerError
+from privopt.errors import BudgetExceeded, InputError, LedgerError
 from privopt.loop import Result, run
 from privopt.measure.randomness import Rng, generator
 from privopt.measure.samplers import Sampler, disjoint_batches, full_batch, poisson
@@ -26,7 +26,7 @@ from privopt.privacy.accountants import epsilon
 from privopt.privacy.budget import Budget
 from privopt.privacy.calibrate import calibrate
 from privopt.privacy.events import GaussianDpEvent, SelfComposedDpEvent
-from privopt.privacy.ledger import Ledger, Run
+from privopt.privacy.ledger import Entry, Ledger, Run
 from privopt.recipe import Recipe
 from privopt.recipes import METHODS, dp_adam, dp_sgd
 from tests.laws.table import LIMIT, METHODS_THAT_SAMPLE, RELEASES, SAMPLERS, SAMPLES, Given
@@ -278,6 +278,75 @@ def test_going_on_with_another_recipe_is_refused(tmp_path: Path) -> None:
     other = dp_adam(rounds=40, noise_multiplier=1.9, clip_bound=1.0, learning_rate=0.1, sampling=poisson(0.3))
     with pytest.raises(LedgerError, match=r"recorded as something else|planned"):
         train(tmp_path, other)
+
+
+def answers_of(folder: Path, ledger: Ledger) -> bytes:
+    """The first answer of a run with a generator of its own, stopped after one round."""
+    checkpoint = Checkpoint(folder, "these data")
+    (folder / "progress.npz").unlink(missing_ok=True)  # which a slow disk may have been worth
+    with pytest.raises(Stopped):
+        run(
+            ONE_STEP,
+            watched := Watched(X),
+            np.zeros(3),
+            spending=ledger.run("the run"),
+            checkpoint=checkpoint,
+            progress=StopAt(2),
+        )
+    return watched.points[1].tobytes()
+
+
+ONE_STEP = dp_sgd(rounds=16, noise_multiplier=5.0, clip_bound=1.0, learning_rate=1.0)
+
+
+class Watched(Given):
+    """Remembers where it was asked: the second point shows the first answer."""
+
+    def __init__(self, values: Vector) -> None:
+        super().__init__(values)
+        self.points: list[Vector] = []
+
+    def __call__(self, parameters: Vector, rows: Vector | None) -> Materialized:
+        self.points.append(np.array(parameters))
+        return super().__call__(parameters, rows)
+
+
+def test_a_run_repeated_with_another_generator_repeats_the_answers_that_were_paid_for(tmp_path: Path) -> None:
+    ledger = Ledger()
+    assert len({answers_of(tmp_path / "c", ledger) for _ in range(5)}) == 1
+    assert sum(entry.count for entry in ledger.entries) <= 16
+
+
+def test_start_and_generator_are_on_the_disk_before_anything_is_paid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    append = Ledger._append
+
+    def appended(ledger: Ledger, entries: list[Entry], *, alone: bool) -> None:
+        saved = Checkpoint(tmp_path / "c", "these data").load()
+        assert saved is not None
+        append(ledger, entries, alone=alone)
+
+    monkeypatch.setattr(Ledger, "_append", appended)
+    run(ONE_STEP, Given(X), np.zeros(3), spending=Ledger().run(), checkpoint=Checkpoint(tmp_path / "c", "these data"))
+
+
+def test_another_run_is_refused_the_noise_of_this_one(tmp_path: Path) -> None:
+    ledger = Ledger()
+    answers_of(tmp_path / "c", ledger)
+    charged = ledger.entries
+    with pytest.raises(LedgerError, match=r"is of the run 'the run'.*checkpoint of its own"):
+        run(ONE_STEP, Given(X), np.zeros(3), spending=ledger.run("b"), checkpoint=Checkpoint(tmp_path / "c", "these data"))
+    with pytest.raises(InputError, match="not those that this run began with"):
+        run(ONE_STEP, Given(X), np.zeros(3), spending=ledger.run("the run"), checkpoint=Checkpoint(tmp_path / "c", "others"))
+    with pytest.raises(LedgerError, match="the run 'the run' already"):  # a checkpoint that knows nothing of it
+        run(ONE_STEP, Given(X), np.zeros(3), spending=ledger.run("the run"), checkpoint=Checkpoint(tmp_path / "d", "these data"))
+    assert ledger.entries == charged
+
+
+def test_a_second_recipe_of_a_run_is_refused_the_noise_of_the_first(tmp_path: Path) -> None:
+    spending, checkpoint = Ledger().run(), Checkpoint(tmp_path / "c", "these data")
+    run(ONE_STEP, Given(X), np.zeros(3), spending=spending, checkpoint=checkpoint)
+    with pytest.raises(LedgerError, match="The same noise would hide two answers"):
+        run(ONE_STEP, Given(X), np.zeros(3), spending=spending, checkpoint=checkpoint)
 
 
 class Failing(Given):

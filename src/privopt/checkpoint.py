@@ -32,6 +32,7 @@ from privopt.privacy.events import DpEvent, from_json, to_json
 
 State = dict[str, Any]
 FINISHED = "finished.npz"
+START, PROGRESS = "start.npz", "progress.npz"  # before the first round, and after some
 CLOSE = 1e-3  # relative: answers to made-up examples on another machine; another query gives others
 OTHER = (
     "the data, the code or the settings are not those that this run began with{found}. Replaying its noise on another query "
@@ -42,11 +43,13 @@ Fingerprint = str | dict[str, str]  # of everything, or of each part by its name
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands between two rounds."""
+    """Where a run stands between two rounds, or before its first one (round 0)."""
 
     round_: int
     parts: dict[str, State]  # by name: the iterate, and what update and release rule, side information, … remember
     rng: Rng
+    run: str = ""  # its name in the ledger
+    first: int = 0  # releases of that run before round 0
 
 
 @dataclass(frozen=True)
@@ -78,49 +81,55 @@ class Checkpoint:
         if path.exists():
             try:
                 saved = json.loads(_unsealed(path))
-                name, rng, fingerprint = saved["run"], randomness.restored(saved["generator"]), saved["fingerprint"]
-                began, answers = saved["software"], np.asarray(saved["answers"], dtype=float)
-            except InputError:  # another version's
+                name, rng = saved["run"], randomness.restored(saved["generator"])
+                self._check(saved)
+            except InputError:  # another version's, or another query's
                 raise
             except (ValueError, KeyError, TypeError) as error:
                 raise InputError(f"{path} is damaged, so this run cannot go on. Start a new one.") from error
-            if began != software():
-                raise InputError(
-                    f"this run began with {began}, but here is {software()}. Other software may ask another query with the same "
-                    "noise, which would reveal both: resume with what the run began with, or start a new run."
-                )
-            if fingerprint != self._fingerprint or not self._answers_are(answers):
-                raise InputError(OTHER.format(found=different(fingerprint, self._fingerprint)))
             return name, rng
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        content = {
-            "run": run,
-            "generator": randomness.state(rng),
-            "fingerprint": self._fingerprint,
-            "answers": self._answers,
-            "software": software(),
-        }
+        content = {"run": run, "generator": randomness.state(rng), **self._query()}
         write_atomically(path, _sealed(json.dumps(content).encode()), private=True)
         sync_directory(self.folder)  # before anything is charged: what is charged can be repeated
         (self.folder / FINISHED).unlink(missing_ok=True)  # of a run before this one
         return run, rng
+
+    def _query(self) -> dict[str, Any]:
+        """What tells whether a replay asks the same query."""
+        return {"fingerprint": self._fingerprint, "answers": self._answers, "software": software()}
+
+    def _check(self, saved: dict[str, Any]) -> None:
+        """Refuse to replay noise on another query than that it was saved for."""
+        began, fingerprint, answers = saved["software"], saved["fingerprint"], np.asarray(saved["answers"], dtype=float)
+        if began != software():
+            raise InputError(
+                f"this run began with {began}, but here is {software()}. Other software may ask another query with the same "
+                "noise, which would reveal both: resume with what the run began with, or start a new run."
+            )
+        if fingerprint != self._fingerprint or not self._answers_are(answers):
+            raise InputError(OTHER.format(found=different(fingerprint, self._fingerprint)))
 
     def _answers_are(self, saved: Any) -> bool:
         size = float(np.nan_to_num(np.abs(saved), posinf=0.0).max(initial=0.0))
         return len(saved) == len(self._answers) and np.allclose(self._answers, saved, CLOSE, 1e-6 * size, equal_nan=True)
 
     def save(self, progress: Progress) -> None:
-        """Replace what was saved before."""
+        """Replace what was saved before. The start (round 0) is kept beside it: all of the run can be replayed from there."""
         arrays = {f"{part}.{name}": _array(value) for part, state in progress.parts.items() for name, value in state.items()}
-        meta = {"round": progress.round_, "generator": randomness.state(progress.rng)}
+        where = {"round": progress.round_, "run": progress.run, "first": progress.first}
+        meta = {**where, "generator": randomness.state(progress.rng), **self._query()}
         buffer = BytesIO()
         np.savez(buffer, allow_pickle=False, meta=np.array(json.dumps(meta)), **arrays)
-        write_atomically(self.folder / "progress.npz", _sealed(buffer.getvalue()), private=True)
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomically(self.folder / (PROGRESS if progress.round_ else START), _sealed(buffer.getvalue()), private=True)
+        if not progress.round_:
+            sync_directory(self.folder)  # before anything is charged, as in `begin`
 
     def load(self) -> Progress | None:
         """What was saved last, if anything was."""
-        path = self.folder / "progress.npz"
-        if not path.exists():
+        path = next((path for path in (self.folder / PROGRESS, self.folder / START) if path.exists()), None)
+        if path is None:
             return None
         try:
             with np.load(BytesIO(_unsealed(path)), allow_pickle=False) as file:
@@ -131,8 +140,13 @@ class Checkpoint:
                         part, name = key.split(".", 1)
                         value = file[key]
                         parts.setdefault(part, {})[name] = value if value.ndim else value.item()
-            return Progress(meta["round"], parts, randomness.restored(meta["generator"]))
+            self._check(meta)
+            return Progress(meta["round"], parts, randomness.restored(meta["generator"]), meta["run"], meta["first"])
+        except InputError:  # another version's, or another query's
+            raise
         except (ValueError, KeyError, OSError, TypeError) as error:
+            if path.name == START:
+                raise InputError(f"{path} is damaged, so this run cannot go on. Start a new one.") from error
             raise InputError(f"{path} is damaged. Remove it to replay the run from its beginning, at no cost.") from error
 
     def finish(self, finished: Finished) -> None:
@@ -169,7 +183,7 @@ class Checkpoint:
 
     def remove(self) -> None:
         """The run has ended: nobody needs its randomness any more. What else is in the folder stays."""
-        for name in ("progress.npz", "begin.json"):
+        for name in (PROGRESS, START, "begin.json"):
             for path in (self.folder / name, temporary(self.folder / name)):
                 path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):

@@ -50,6 +50,9 @@ def run(
     **Guarantee** Rounds are paid into the ledger, in blocks, before they are measured. If the ledger's budget holds fewer
     rounds than the recipe has, the run stops before the first one too many and returns the model so far.
 
+    With a checkpoint, start and generator are saved before the first payment. A run that is repeated under its name goes on from
+    what was saved, whatever `parameters` and `rng` are given: it repeats the answers that were paid for, and draws no others.
+
     >>> import numpy as np
     >>> from privopt.perexample.grads import Materialized
     >>> from privopt.recipes import dp_sgd
@@ -70,7 +73,13 @@ def run(
     side, carry, belief = recipe.side.start(parameters), dict[str, Any](), recipe.estimate.start(parameters)
     first = spending.position
     done = 0
-    if saved := checkpoint.load() if checkpoint else None:
+    saved = checkpoint.load() if checkpoint is not None else None
+    if saved is not None:
+        if (saved.run, saved.first) != (spending.name, first):
+            raise LedgerError(
+                f"the checkpoint is of the run {saved.run!r} from its release {saved.first + 1} on, not of {spending.name!r} "
+                f"from {first + 1} on. The same noise would hide two answers: give each run a checkpoint of its own."
+            )
         done, rng = saved.round_, saved.rng
         at = Trajectory(**_like(parameters, saved.parts["at"]))
         memory, kept, side, carry, belief = (
@@ -80,7 +89,7 @@ def run(
     rounds = recipe.release.rounds(kept, recipe.rounds)
     events = recipe.events(rounds)
     accountable(compose(events))
-    if checkpoint is None and spending.paid > spending.position:
+    if saved is None and spending.paid > spending.position:
         raise LedgerError(
             f"the ledger holds releases of the run {spending.name!r} already. They are free only if their noise is repeated, "
             "which needs the checkpoint of that run: give it, or pay for a new run."
@@ -89,7 +98,19 @@ def run(
     last = done + spending.affordable(events[done:])
     if last < len(events) and all(isinstance(event, NoOpDpEvent) for event in events[:last]):
         raise BudgetExceeded(f"not even one round fits into what is left of the ledger's budget: {spending.ledger.budget}.")
-    block, save_cost, unsaved = math.ceil(FIRST * (last - done)), 0.0, 0.0
+
+    def save() -> float:
+        """Save where the run stands; the seconds that this takes."""
+        if checkpoint is None:
+            return 0.0
+        started = time.perf_counter()
+        where = {"current": at.current} | ({"previous": at.previous} if recipe.looks_back else {})
+        parts = {"at": where, "memory": memory, "kept": kept, "side": side, "carry": carry, "belief": belief}
+        checkpoint.save(Progress(done, parts, rng, spending.name, first))
+        return time.perf_counter() - started
+
+    save_cost = save() if saved is None and last else 0.0
+    block, unsaved = math.ceil(FIRST * (last - done)), 0.0
     while done < last:
         block = min(block, last - done)
         started = time.perf_counter()
@@ -120,11 +141,7 @@ def run(
         unsaved += worked
         pay_cost = paid - started
         if checkpoint is not None and done < last and unsaved > max(pay_cost, save_cost) / DURABILITY:
-            started = time.perf_counter()
-            where = {"current": at.current} | ({"previous": at.previous} if recipe.looks_back else {})
-            parts = {"at": where, "memory": memory, "kept": kept, "side": side, "carry": carry, "belief": belief}
-            checkpoint.save(Progress(done, parts, rng))
-            save_cost, unsaved = time.perf_counter() - started, 0.0
+            save_cost, unsaved = save(), 0.0
         # what is paid ahead is worth the wait for the disk; without a checkpoint so far, a killed run replays from its beginning
         block = max(1, math.ceil(max(pay_cost, save_cost) / DURABILITY / max(worked / block, 1e-9)))
     recorded, planned = spending.since(first), compose(events[:done])

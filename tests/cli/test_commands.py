@@ -1,6 +1,7 @@
 """The commands as a user types them: what they print, and how they refuse."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +40,15 @@ def test_help_teaches() -> None:
 def test_methods_lists_the_registry() -> None:
     assert [method["name"] for method in json.loads(privopt("methods", "--json"))] == list(METHODS)
     assert "dp-adam" in privopt("methods")
+
+
+@pytest.mark.parametrize("width", ["80", "120"])
+def test_methods_cuts_no_word(monkeypatch: pytest.MonkeyPatch, width: str) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    shown = privopt("methods")
+    words = {word for method in METHODS.values() for word in f"{method.summary} {method.needs} {method.guarantee}".split()}
+    assert "…" not in shown
+    assert words - set(re.split(r"[\s│]+", shown)) == set()
 
 
 def test_demo_compares_private_models_with_the_non_private_one(tmp_path: Path) -> None:
@@ -153,3 +163,27 @@ def test_categories_with_leading_zeros_count(tmp_path: Path) -> None:
     privopt("train", tmp_path / "table.csv", *asked)
     printed = privopt("predict", tmp_path / "run", tmp_path / "table.csv", "--target", "y", "--out", tmp_path / "predictions.csv")
     assert "accuracy 1.0000" in printed
+
+
+def test_a_file_that_is_no_run_is_not_to_be_resumed(tmp_path: Path) -> None:
+    file = patients(tmp_path / "patients.csv")
+    (tmp_path / "notes.txt").write_text("years of work")
+    for taken in (tmp_path / "notes.txt", tmp_path):
+        arguments = ("train", file, "--target", "readmitted", "--epsilon", "1", "--out", taken)
+        error = privopt(*arguments, code=2)
+        assert "is not a run folder. Name another folder" in error
+        assert "--resume" not in error
+    assert (tmp_path / "notes.txt").read_text() == "years of work"
+
+
+def test_errors_of_predict_name_the_file_and_advise_no_schema(tmp_path: Path) -> None:
+    file = patients(tmp_path / "patients.csv")
+    privopt("train", file, "--target", "readmitted", "--epsilon", "1", "--rounds", "3", "--out", tmp_path / "run")
+    assert "/dev/full: No space left" in privopt("predict", tmp_path / "run", file, "--out", "/dev/full", code=2)
+    frame = pd.read_csv(file)
+    frame.loc[3, "age"] = np.nan
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    error = privopt("predict", tmp_path / "run", tmp_path / "new.csv", code=2)
+    assert "'age' holds missing or infinite numbers" in error
+    assert "leave these rows out" in error
+    assert "schema" not in error

@@ -1,5 +1,6 @@
 """Option values far outside of what is meant."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -87,5 +88,12 @@ def test_a_model_that_is_not_finite_is_no_success_and_is_paid_for(
     assert result.exit_code == 2
     assert "training diverged" in result.stderr
     assert "smaller learning rate" in result.stderr
-    assert {path.name for path in out.iterdir()} == {"run.json", "ledger.jsonl", "ledger.jsonl.tip"}
-    assert "Unfinished: ε = " in run("show", out).stdout
+    assert {path.name for path in out.iterdir()} == {"run.json", "ledger.jsonl", "ledger.jsonl.tip", "failed.json"}
+    ledger = (out / "ledger.jsonl").read_bytes()
+    for again in (run("show", out).stdout, refused("train", "--resume", out), refused("predict", out, data)):
+        assert "training diverged" in again
+        assert "Spent: ε = " in again
+        assert "Unfinished" not in again
+    assert "training diverged" in json.loads(run("show", out, "--json").stdout)["failure"]
+    assert "Name another folder" in refused(*train(data, "--out", out))
+    assert (out / "ledger.jsonl").read_bytes() == ledger

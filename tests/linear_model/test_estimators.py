@@ -1,6 +1,7 @@
 """The estimators: scikit-learn's contract, what they claim, and what they refuse."""
 
 import math
+import re
 import warnings
 from inspect import signature
 from typing import Any
@@ -20,6 +21,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from privopt import Budget, Ledger, epsilon
 from privopt.errors import BudgetExceeded, InputError, LedgerError, PrivoptWarning
 from privopt.linear_model import HuberRegressor, LogisticRegression, Ridge
+from privopt.linear_model.training import classes_in_words, drowned
+from privopt.privacy.budget import default_delta
 from privopt.privacy.events import GaussianDpEvent, PoissonSampledDpEvent, atoms, compose
 from privopt.recipes import METHODS
 
@@ -426,7 +429,8 @@ def test_no_label_in_y_is_an_error_when_classes_are_declared(y: list[Any], class
 def test_a_statement_says_whether_the_classes_are_declared_or_read_off_the_data() -> None:
     X, y = binary(500)
     declared = LogisticRegression(classes=[0, 1, 2], bounds=2.0, random_state=0).fit(X, y).privacy_.statement
-    assert "the 3 classes, as declared" in declared.assumed_public
+    said = "the 3 classes, as declared: 0, 1, 2. Rows of any other class were left out: compare the spelling"
+    assert said in declared.assumed_public
     assert "as declared" in declared.text().partition("Taken as public:")[2].partition("Not covered:")[0]
     found = LogisticRegression(bounds=2.0, random_state=0).fit(X, y).privacy_.statement
     assert "the 2 classes, read off the data" in found.assumed_public
@@ -451,3 +455,35 @@ def test_classes_that_cannot_be_are_refused_before_anything_is_paid(classes: Any
     with pytest.raises(InputError, match=message):
         LogisticRegression(classes=classes, ledger=ledger, epsilon=9.0).fit(X, y)
     assert ledger.entries == ()
+
+
+def test_a_statement_names_few_classes_and_short_ones() -> None:
+    named = classes_in_words(["\x1b[2J", "x" * 999, *map(str, range(90))], declared=True)
+    assert len(named) < 300
+    assert "92 classes" in named
+    assert "\x1b" not in named
+    assert "…" in named
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 12])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0])
+@pytest.mark.parametrize("delta", [None, 1e-9, 0.0])
+def test_following_the_advice_for_too_few_rows_helps(size: int, epsilon: float, delta: float | None) -> None:
+    def advice(rows: int, given: float) -> str | None:
+        return drowned(rows, 9, Budget(given, default_delta(rows) if delta is None else delta))
+
+    message = advice(size, epsilon)
+    assert message is not None
+    assert message.startswith("1 row is" if size == 1 else f"{size} rows are")
+    enough, rows = re.findall(r"epsilon ≥ ([\d.]+), or (\d+) rows", message)[0]
+    assert advice(int(rows), epsilon) is None
+    assert advice(size, float(enough)) is None
+    assert delta is None or advice(int(0.9 * int(rows)), epsilon) is not None
+
+
+@pytest.mark.parametrize(("kind", "plain"), [("Int64", "int64"), ("UInt8", "uint8"), ("boolean", "bool"), ("Float64", "float64")])
+def test_labels_of_pandas_own_types_keep_their_kind(kind: Any, plain: str) -> None:
+    X, y = binary(300)
+    labels = pd.Series(pd.array(y.astype(plain), dtype=kind))
+    model = LogisticRegression(bounds=2.0, rounds=3, random_state=0, epsilon=9.0).fit(X, labels)
+    assert model.classes_.dtype == model.predict(X).dtype == np.dtype(plain)

@@ -353,6 +353,27 @@ BUGS = (
         ("tests/test_checkpoint.py", "tests/nets/test_fingerprint.py", "tests/nets/test_training.py"),
     ),
     Bug(
+        "start of a run not saved",
+        "loop.py",
+        "save_cost = save() if saved is None and last else 0.0",
+        "save_cost = 0.0",
+        ("tests/test_loop.py",),
+    ),
+    Bug(
+        "noise of another run",
+        "loop.py",
+        "if (saved.run, saved.first) != (spending.name, first):",
+        "if False:",
+        ("tests/test_loop.py",),
+    ),
+    Bug(
+        "squares of a diagonal underflow",
+        "perexample/torch/factors/factor.py",
+        "unit.square_().clamp_min_(tiny), inputs * largest",
+        "diagonal.square(), inputs",
+        ("tests/perexample/torch/test_precision.py",),
+    ),
+    Bug(
         "piece counted again",
         "measure/open_round.py",
         "        mean = self._taken()\n        self._added += 1\n",

@@ -71,10 +71,17 @@ class Faults:
             raise Fault
 
 
-def once(call: Callable[..., Any], times: list[bool], *, after: bool, when: int) -> Callable[..., Any]:
-    """The same call, which raises the time with this number, before it does anything or after it has done all; says so."""
+def once(
+    call: Callable[..., Any], times: list[bool], *, after: bool, when: int, counts: Callable[[], bool] = lambda: True
+) -> Callable[..., Any]:
+    """The same call, which raises the time with this number, before it does anything or after it has done all; says so.
+
+    Times at which it does not count have no number.
+    """
 
     def called(*arguments: Any, **named: Any) -> Any:
+        if not counts():
+            return call(*arguments, **named)
         times.append(len(times) == when)
         now = times[-1]
         if now and not after:

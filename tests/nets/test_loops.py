@@ -1,8 +1,10 @@
 """`make_private` in a loop of the user's own: pieces, schedulers, checks before anything is paid, and loops that are killed."""
 
+import copy
 import functools
 import io
 import os
+import pickle
 import random
 import threading
 from collections.abc import Callable
@@ -646,3 +648,10 @@ def test_a_model_with_another_forward_is_not_resumed() -> None:
     other[3] = Halved(8, 2)
     with pytest.raises(InputError, match="model's code"):
         resumed(begun(other), saved(private))
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_loop_is_not_copied(copied: Callable[[Private], object]) -> None:
+    """A copy shares the ledger's run: the same round, paid once, would be answered twice."""
+    with pytest.raises(InputError, match=r"second answer.*state_dict"):
+        copied(begun())

@@ -3,6 +3,8 @@
 import os
 import random
 import resource
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -149,3 +151,25 @@ def test_another_process_cannot_spend_from_a_ledger_that_it_was_sent(tmp_path: P
     with Ledger(path=tmp_path / "ledger") as ledger:
         assert "what it spent would be lost" in answered(spend_from_a_copy, ledger)
         assert ledger.entries == ()
+
+
+@pytest.mark.parametrize("held", ["from privopt.linear_model import Ridge", "import threading; threading.held = ledger"])
+def test_a_script_may_leave_its_ledger_open(tmp_path: Path, held: str) -> None:
+    """Whoever holds it last, and however late."""
+    script = f"from privopt import Ledger; ledger = Ledger(path={str(tmp_path / 'ledger')!r}); {held}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_platform_without_locks_has_ledgers_in_memory_only(tmp_path: Path) -> None:
+    script = (
+        "import sys; sys.modules['fcntl'] = None\n"
+        "from privopt import Ledger\n"
+        "Ledger().run()\n"
+        f"try: Ledger(path={str(tmp_path / 'ledger')!r})\n"
+        "except ValueError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert "cannot be locked" in done.stdout
+    assert "Ledger(), needs none" in done.stdout

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+NARROW = 100  # letters
+
 
 def methods(json: Annotated[bool, typer.Option("--json", help="For machines.")] = False) -> None:
     """List the training methods: what each is, what it needs and what it guarantees."""
@@ -23,12 +25,15 @@ def methods(json: Annotated[bool, typer.Option("--json", help="For machines.")] 
         )
         return
     papers = list(dict.fromkeys(method.paper for method in METHODS.values()))
-    table = Table("method", "what it is", "needs", "guarantee", "networks", "paper")
-    table.columns[0].no_wrap = True
+    table = Table("method", "what it is", "needs", "guarantee", "nets", "paper", padding=(0, 1, 0, 0))  # 80 letters hold it
     for name, method in METHODS.items():
         paper = f"[{papers.index(method.paper) + 1}]"
         table.add_row(name, method.summary, method.needs, method.guarantee, "yes" if method.networks else "no", escape(paper))
     console = Console()
+    if console.width < NARROW:  # as wide as the longest word, so that none is cut
+        for column in table.columns:
+            column.width = max(len(word) for cell in [column.header, *column.cells] for word in str(cell).split())
+    table.columns[0].no_wrap = True
     console.print(table)
     for number, paper in enumerate(papers, 1):
         console.print(f"[{number}] {paper}", markup=False, highlight=False)

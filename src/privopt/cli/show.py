@@ -36,6 +36,7 @@ def show(
                     "finished": folder.finished,
                     "spent": spent,
                     "statement": folder.statement().to_json() if folder.finished else None,
+                    "failure": folder.failure,
                 }
             )
         )
@@ -49,6 +50,9 @@ def shown(console: "Console", folder: "RunFolder") -> None:
 
     from privopt.cli.terminal import plain, say
 
+    if (failure := folder.failure) is not None:
+        say(console, f"Ended without a model: {failure}")
+        return
     ledger = folder.ledger()
     budget = ledger.budget
     spent = ledger.epsilon() if budget is not None else math.inf  # only a run without privacy has no budget

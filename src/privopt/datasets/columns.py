@@ -18,31 +18,32 @@ from privopt.limits import MOST_NAME_CHARACTERS, MOST_NAMED_COLUMNS
 if TYPE_CHECKING:
     import pandas as pd
 
+IGNORE = 'or mark the column {"ignore": true} in the schema.'
 MISSING = "(missing)"  # how a category that is not there is spelled
 MOST_COMPARED = 1000  # names that an error message looks among for the one that was meant, and their characters
 
 
-def numbers(column: "pd.Series[Any]") -> NDArray[np.float64]:
-    """The column as finite floats."""
+def numbers(column: "pd.Series[Any]", *, trained: bool = False) -> NDArray[np.float64]:
+    """The column as finite floats; errors advise a schema, unless a model was `trained` with one already."""
     import pandas as pd
 
     kind = pd.api.types
     if kind.is_datetime64_any_dtype(column) or kind.is_timedelta64_dtype(column) or kind.is_complex_dtype(column):
         raise InputError(
-            f"column {column.name!r} is {column.dtype}, but a number is needed. Convert it (for example to days since a public "
-            'date), or mark it {"ignore": true} in the schema.'
+            f"column {column.name!r} is {column.dtype}, but a number is needed. Convert it "
+            + ("as for training." if trained else f"(for example to days since a public date), {IGNORE}")
         )
     try:
         values = pd.to_numeric(column).to_numpy(dtype=np.float64, na_value=np.nan)
     except (ValueError, TypeError, OverflowError):  # its message quotes a value
         raise InputError(
-            f"column {column.name!r} is to be numeric, but holds text. Clean it, list its categories as "
-            '{"values": [...]} in the schema, or mark it {"ignore": true}.'
+            f"column {column.name!r} is to be numeric, but holds text. Clean it"
+            + ("." if trained else ', list its categories as {"values": [...]} in the schema, or mark it {"ignore": true}.')
         ) from None
     if not np.isfinite(values).all():
         raise InputError(
-            f"column {column.name!r} holds missing or infinite numbers. Fill them in (with a public constant), or mark the "
-            'column {"ignore": true} in the schema.'
+            f"column {column.name!r} holds missing or infinite numbers. Fill them in "
+            + ("as for training, or leave these rows out." if trained else f"(with a public constant), {IGNORE}")
         )
     return values
 

@@ -95,7 +95,7 @@ class Encoding:
         start = 0
         for place, (name, kind) in enumerate(self.columns):
             if isinstance(kind, Numeric):
-                rows.put_numbers(place, start, _scaled(numbers(frame[name]), kind))
+                rows.put_numbers(place, start, _scaled(numbers(frame[name], trained=True), kind))
             else:
                 positions = codes(frame[name], kind.values)
                 rows.put_indicators(place, start, positions)

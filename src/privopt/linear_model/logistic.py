@@ -94,7 +94,7 @@ class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[m
 
     def fit(self, X: Any, y: Any) -> Self:
         """Train on the rows of X and their classes y."""
-        X, y = self._validated(X, y)
+        X, y = self._validated(X, _labels(y))
         declared = self.classes is not None
         if not declared:
             check_classification_targets(y)
@@ -104,7 +104,7 @@ class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[m
             raise InputError(f"{'classes' if declared else 'y'} has one class only: a classifier needs at least two.")
         column = {label: float(place) for place, label in enumerate(self.classes_.tolist())}
         targets = np.array([column.get(label, np.nan) for label in found.tolist()])[places]
-        public = classes_in_words(len(self.classes_), declared=declared)
+        public = classes_in_words(self.classes_.tolist(), declared=declared)
         trained = self._train(X, targets, self._loss, regression=False, assumed_public=[public])
         self.coef_, self.intercept_ = trained.slopes, trained.intercepts
         return self
@@ -141,6 +141,14 @@ class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[m
         """The most probable class of each row."""
         scores = self.decision_function(X)
         return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
+
+
+def _labels(y: Any) -> Any:
+    """The labels, those of a nullable type of pandas' as the numbers they are: scikit-learn would make floats of them."""
+    plain = getattr(getattr(y, "dtype", None), "numpy_dtype", None)
+    if not isinstance(plain, np.dtype) or plain.kind not in "biuf" or y.isna().any():
+        return y
+    return y.to_numpy(plain)
 
 
 def _distinct(classes: Any, *, like: Vector) -> Vector:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -24,7 +24,7 @@ from privopt.perexample.limited import LimitedDesign
 from privopt.perexample.linear import LinearOracle
 from privopt.perexample.losses import Loss
 from privopt.privacy.accountants import epsilon
-from privopt.privacy.budget import Budget, warn_of_delta
+from privopt.privacy.budget import Budget, default_delta, warn_of_delta
 from privopt.privacy.calibrate import calibrate
 from privopt.privacy.events import DpEvent, GaussianDpEvent, PureDpEvent, compose
 from privopt.privacy.ledger import Run
@@ -33,6 +33,7 @@ from privopt.recipe import Recipe
 from privopt.recipes import dp_sgd
 from privopt.recipes import method as method_of
 
+MOST_CLASSES, MOST_LETTERS = 5, 30  # that a statement names, and of each name
 HOPELESS = 0.5  # noise on one averaged gradient, in clip bounds, that leaves nothing to learn from
 
 
@@ -187,9 +188,16 @@ def train(
     return Trained(slopes, intercepts, statement, result.rounds, result.stopped_early)
 
 
-def classes_in_words(count: int, *, declared: bool) -> str:
-    """How a statement names the classes of a target."""
-    return f"the {count} classes, {'as declared' if declared else 'read off the data'}"
+def classes_in_words(classes: Sequence[object], *, declared: bool) -> str:
+    """How a statement names the classes of a target.
+
+    Whether a row has a class that was not declared is private, so a misspelt one is for the reader to find.
+    """
+    if not declared:
+        return f"the {len(classes)} classes, read off the data"
+    few = ", ".join(repr(name)[:MOST_LETTERS] for name in classes[:MOST_CLASSES])
+    more = ", …" if len(classes) > MOST_CLASSES else ""
+    return f"the {len(classes)} classes, as declared: {few}{more}. Rows of any other class were left out: compare the spelling"
 
 
 def one_release(budget: Budget) -> Callable[[float], DpEvent]:
@@ -205,11 +213,27 @@ def drowned(size: int, width: int, budget: Budget) -> str | None:
     """
     release = one_release(budget)
     single = calibrate(release, budget)
-    noise = single * (math.sqrt(width) if budget.delta else width) / size
-    if noise <= HOPELESS:
+    length = math.sqrt(width) if budget.delta else width  # of the noise, for one coefficient's
+    if single * length / size <= HOPELESS:
         return None
-    enough = epsilon(release(single * HOPELESS / noise), budget.delta, budget.neighbours)
+    enough = 1.01 * epsilon(release(size * HOPELESS / length), budget.delta, budget.neighbours)  # calibrated noise is above this
+    rows, needed = size, math.ceil(single * length / HOPELESS)
+    while rows < needed:  # more rows have a smaller default δ, which needs more noise
+        rows = needed
+        within = replace(budget, delta=min(budget.delta, default_delta(rows)))
+        needed = math.ceil(calibrate(release, within) * length / HOPELESS)
+    few = "1 row is" if size == 1 else f"{size} rows are"
     return (
-        f"{size} rows are too few for {width} coefficients at epsilon = {budget.epsilon:.3g}: the noise would drown the model. "
-        f"epsilon ≥ {enough:.2g}, or {math.ceil(size * noise / HOPELESS)} rows, or fewer columns would help."
+        f"{few} too few for {width} coefficients at epsilon = {budget.epsilon:.3g}: the noise would drown the model. "
+        f"epsilon ≥ {_rounded_up(enough)}, or {rows} rows, or fewer columns would help."
     )
+
+
+def _rounded_up(value: float) -> str:
+    """Two digits that are not below the value.
+
+    >>> _rounded_up(1.01), _rounded_up(0.02), _rounded_up(1234.5)
+    ('1.1', '0.02', '1300')
+    """
+    step = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return f"{math.ceil(value / step * (1 - 1e-9)) * step:.6g}"

@@ -530,6 +530,9 @@ class Private:
         except InputError as error:
             raise InputError(f"{error} If your loop calls the model in another way, say physical_batch_size=….") from None
 
+    def __reduce_ex__(self, protocol: object) -> Any:  # which copy, deepcopy and pickle ask
+        raise InputError("a copy of a private loop would draw a second answer for a round that is paid once: save state_dict().")
+
 
 def _code_of(model: nn.Module) -> str | InputError:
     """A fingerprint of the model's code; or why there is none, which matters only if a state is saved."""

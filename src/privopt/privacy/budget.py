@@ -28,6 +28,8 @@ class Budget:
 
     >>> Budget(1.0, 1e-6)
     Budget(epsilon=1.0, delta=1e-06, neighbours='add-remove', unit='example')
+    >>> print(Budget(1.0, 1e-6))
+    ε = 1, δ = 1e-06
     """
 
     epsilon: float
@@ -47,6 +49,10 @@ class Budget:
                 f"unit is {self.unit!r}, but it is 'example': each example is clipped and sampled by itself, so no more can be "
                 "promised. To protect people who have several rows, make one row of all that a person has, before training."
             )
+
+    def __str__(self) -> str:
+        other = f", {self.neighbours}" if self.neighbours != "add-remove" else ""
+        return f"ε = {self.epsilon:.10g}, δ = {self.delta:.10g}{other}"
 
 
 def default_delta(size: int) -> float:

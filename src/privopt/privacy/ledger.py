@@ -29,6 +29,7 @@ import re
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -52,6 +53,11 @@ from privopt.privacy.events import (
     to_json,
 )
 from privopt.privacy.filters import RenyiFilter, best_order
+
+try:
+    import fcntl
+except ImportError:  # ledgers in memory work all the same
+    fcntl = None  # type: ignore[assignment]
 
 FORMAT = "privopt-ledger-2"
 _START = b'{"hash":"'  # of every line
@@ -232,16 +238,8 @@ class Ledger:
     def close(self) -> None:
         """Let another process write."""
         if self._file is not None:
-            if os.getpid() == self._process:  # a fork shares the lock, and must not release it
-                import fcntl
-
-                fcntl.flock(self._file, fcntl.LOCK_UN)
-            os.close(self._file)
             self._file = None
-
-    def __del__(self) -> None:
-        if getattr(self, "_file", None) is not None:
-            self.close()
+            self._unlock()
 
     def __enter__(self) -> Self:
         return self
@@ -274,9 +272,10 @@ class Ledger:
 
     def _lock(self, path: Path) -> int:
         """Open the file for this process alone; it is made if it is not there."""
-        import fcntl  # where there is none, ledgers in memory work all the same
-
+        if fcntl is None:
+            raise LedgerError(f"{path} cannot be locked: this platform has no fcntl. A ledger in memory, Ledger(), needs none.")
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        self._unlock = weakref.finalize(self, _unlock, self._file, self._process)  # at the end of the script, if nobody closes it
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -420,7 +419,8 @@ class Run:
             position += 1
         cleared = self._seen == len(self.ledger.entries) and fresh == self._cleared[: len(fresh)]
         if fresh and not cleared and not self._allowed(fresh):
-            raise BudgetExceeded(f"{len(fresh)} more releases would exceed the ledger's budget: {self.ledger.budget}.")
+            more = "one more release" if len(fresh) == 1 else f"{len(fresh)} more releases"
+            raise BudgetExceeded(f"{more} would exceed the ledger's budget: {self.ledger.budget}.")
         charges = [Entry(self.name, event, count) for event, count in atoms(compose(fresh))]
         if charges:
             self.ledger._append(charges, alone=self._alone and not self.ledger.entries)
@@ -461,6 +461,13 @@ class Run:
         if self._alone and not self.ledger.entries:
             return self.ledger._priced(events)
         return self.ledger.allows(events, self.name)
+
+
+def _unlock(file: int, process: int) -> None:
+    """Close a file that `process` has locked. A fork shares the lock, and must not release it."""
+    if os.getpid() == process:
+        fcntl.flock(file, fcntl.LOCK_UN)
+    os.close(file)
 
 
 def _parts(events: Iterable[DpEvent]) -> Iterator[DpEvent]:

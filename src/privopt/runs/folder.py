@@ -6,6 +6,7 @@ checkpoint/         the randomness; as sensitive as the data, and removed when t
 statement.*         the guarantee in words, JSON and HTML, and the ledger's newest hash
 model.safetensors   numbers
 model.json          what they mean; written last, so a run that has it is finished
+failed.json         why a run ended without a model, instead of the three above
 """
 
 import contextlib
@@ -37,7 +38,12 @@ class RunFolder:
         """A folder for a new run; one that holds anything but what a kill at the very start leaves is refused."""
         half = temporary(path / "run.json")
         if path.exists() and (not path.is_dir() or any(held != half for held in path.iterdir())):
-            cls(path).tidy()
+            if not (path / "run.json").is_file():
+                raise InputError(f"{path} exists already, and is not a run folder. Name another folder with --out.")
+            folder = cls(path)
+            folder.tidy()
+            if (failure := folder.failure) is not None:
+                raise InputError(f"{path} exists already: {failure} Name another folder with --out.")
             raise InputError(f"{path} exists already. Continue it with --resume {path}, or name another folder with --out.")
         path.mkdir(parents=True, exist_ok=True)
         write_atomically(path / "run.json", json.dumps({"format": FORMAT, **asked}, indent=2).encode())
@@ -53,8 +59,8 @@ class RunFolder:
         return folder
 
     def tidy(self) -> None:
-        """Remove the randomness of a finished run, if a kill left it."""
-        if self.finished:
+        """Remove the randomness of a run that has ended, if a kill left it."""
+        if self.finished or self._failed.is_file():
             with contextlib.suppress(OSError):  # of a folder that may only be read
                 Checkpoint(self.checkpoint, "").remove()
 
@@ -77,6 +83,27 @@ class RunFolder:
     def finished(self) -> bool:
         """Whether the model is there."""
         return (self.path / "model.json").is_file()
+
+    @property
+    def failure(self) -> str | None:
+        """Why the run ended without a model, and what it spent; `None` if it did not."""
+        if not self._failed.is_file():
+            return None
+        ledger, why = self.ledger(), str(_json(self._failed).get("why"))
+        if ledger.budget is None:  # a run without privacy
+            return why
+        spent = f"ε = {ledger.epsilon():.4g} of {ledger.budget.epsilon:.4g} at δ = {ledger.budget.delta:.3g}"
+        return f"{why} Spent: {spent}."
+
+    def fail(self, error: PrivoptError) -> None:
+        """Keep why the run ended without a model: it would end like this again. Its randomness is removed."""
+        write_atomically(self._failed, json.dumps({"why": str(error)}).encode())
+        sync_directory(self.path)
+        Checkpoint(self.checkpoint, "").remove()
+
+    @property
+    def _failed(self) -> Path:
+        return self.path / "failed.json"
 
     @property
     def checkpoint(self) -> Path:
@@ -108,6 +135,8 @@ class RunFolder:
 
     def model(self) -> SavedModel:
         """The trained model."""
+        if (failure := self.failure) is not None:
+            raise InputError(f"{self.path} holds no model: {failure}")
         if not self.finished:
             raise InputError(f"{self.path} holds an unfinished run. Finish it: privopt train --resume {self.path}")
         return SavedModel.load(self.path)

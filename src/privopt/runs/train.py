@@ -20,7 +20,7 @@ import numpy as np
 from privopt import datasets
 from privopt.checkpoint import Checkpoint
 from privopt.datasets import Categorical, Encoding, Ignored, Kind, Numeric, Schema, Table, UnknownCategorical, UnknownNumeric
-from privopt.errors import InputError, LedgerError, PrivoptError, PrivoptWarning
+from privopt.errors import Diverged, InputError, LedgerError, PrivoptError, PrivoptWarning
 from privopt.linear_model import side
 from privopt.linear_model.refusals import check, check_settings
 from privopt.linear_model.scaling import RANGES_SHARE, share_of
@@ -58,20 +58,26 @@ def start(order: Order, path: Path, observer: Observer | None = None) -> RunFold
         return _train(prepared, folder, observer)
     except LedgerError:
         raise
-    except PrivoptError:  # it would end like this again
+    except PrivoptError as error:  # it would end like this again
         if folder.ledger().entries:
-            Checkpoint(folder.checkpoint, "").remove()
+            folder.fail(error)
         else:
             folder.discard()  # nothing was released: leave nothing half done
         raise
 
 
 def resume(path: Path, observer: Observer | None = None) -> RunFolder:
-    """Go on with a run that was killed; a finished one is left as it is."""
+    """Go on with a run that was killed; a finished one is left as it is, and one that ended without a model is refused."""
     folder = RunFolder.open(path)
     if folder.finished:
         return folder
-    return _train(_prepare(Order.from_json(folder.asked)), folder, observer)
+    if (failure := folder.failure) is not None:
+        raise InputError(f"{path} cannot go on: {failure}")
+    try:
+        return _train(_prepare(Order.from_json(folder.asked)), folder, observer)
+    except Diverged as error:
+        folder.fail(error)
+        raise
 
 
 @dataclass(frozen=True)
@@ -245,7 +251,7 @@ def _train(prepared: _Prepared, folder: RunFolder, observer: Observer | None) ->
             beside = PublicTable(order.public.name, rows, answers)
         if prepared.task == "classify":
             declared = order.schema is not None and bool(order.schema.classes)
-            public.append(classes_in_words(len(prepared.classes), declared=declared))
+            public.append(classes_in_words(prepared.classes, declared=declared))
         if order.task is None and (order.schema is None or not (order.schema.classes or order.schema.target)):
             public.append(f"the task ({prepared.task}), read off the data")
         if order.schema is not None and order.schema.target is not None:

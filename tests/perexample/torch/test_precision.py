@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from privopt.measure.clips import l2
 from privopt.perexample.torch import Layout, Recorder, TorchGrads, TorchOracle, UnsupportedLayer, per_example_gradients
 from privopt.perexample.torch.draws import Draws
+from privopt.perexample.torch.factors.factor import scaled_product
 from privopt.perexample.torch.support import products, refuse_rounding
 from tests.perexample.torch.alone import assert_close, one_at_a_time, squared, targets_for
 from tests.perexample.torch.models import MODELS, Uses, normal
@@ -134,3 +135,28 @@ def test_draws_are_repeated_and_leave_no_trace() -> None:
     with draws.again():
         torch.testing.assert_close(torch.rand(3), third)
     assert not torch.equal(second, third)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_no_scaled_norm_is_too_small_where_squares_underflow(dtype: torch.dtype) -> None:
+    """‖(δ ⊗ a) ⊙ D‖ against the same in logarithms; D² underflows, in all of a column, in some of it, or in one column."""
+    low = -23 if dtype == torch.float32 else -165  # 10 to this power, squared, is 0
+    diagonals = torch.tensor([[[low, low], [low, low]], [[0, low], [0, low]], [[0, 0], [low, low]], [[low, 0], [0, low]]])
+    deltas = torch.tensor([[0.0, 0.0], [low / 2, low / 2], [low, 5], [5, low]]).double()
+    inputs = torch.tensor([[0.0, 0.0], [-1.2 * low, -1.2 * low], [low, -1.2 * low], [-1.2 * low, low]]).double()
+    for powers in diagonals.double():
+        for delta in deltas:
+            terms = delta[:, None] + powers + inputs[:, None]
+            true = (2 * torch.tensor(10.0).double().log() * terms).flatten(1).logsumexp(1)
+            given = [(10**part).to(dtype) for part in (delta.expand(4, 2), powers, inputs)]
+            found = scaled_product(*given).double().log()
+            counts = true > -30  # shorter ones are shorter than any bound
+            assert (found[counts] > true[counts] - 1e-4).all()
+
+
+def test_a_scaled_norm_is_that_of_the_vector_where_a_diagonal_is_zero_infinite_or_none() -> None:
+    delta, inputs = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 1e30]])
+    assert scaled_product(delta, torch.tensor([[2.0, 0.0], [1.0, 0.0]]), inputs).item() == pytest.approx(72.0)
+    assert scaled_product(delta, torch.zeros(2, 2), inputs).item() == 0.0
+    for no_number in (torch.inf, torch.nan):
+        assert not scaled_product(delta, torch.tensor([[2.0, no_number], [1.0, 0.0]]), inputs).isfinite().any()

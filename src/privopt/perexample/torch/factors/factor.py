@@ -86,8 +86,15 @@ def product(one: Tensor, other: Tensor) -> Tensor:
 
 
 def scaled_product(gradients: Tensor, diagonal: Tensor, inputs: Tensor) -> Tensor:
-    """‖(δᵢ ⊗ aᵢ) ⊙ D‖² = (δ²)ᵀ D² (a²). No square of δ is let underflow, and a is not squared on its own."""
-    through = gradients.square().clamp_min_(torch.finfo(gradients.dtype).tiny) @ diagonal.square()
+    """‖(δᵢ ⊗ aᵢ) ⊙ D‖² = (δ²)ᵀ D² (a²), where each column of D is divided by its largest number, and a multiplied by it.
+
+    No square is let underflow: those of δ and D are at least `tiny`, and a is not squared on its own. So no norm comes out too
+    small: each column has a number 1, so (δ²)ᵀ D² is at least `tiny`, beside which what still underflows is nothing.
+    """
+    tiny = torch.finfo(gradients.dtype).tiny
+    largest = diagonal.abs().amax(0)
+    unit = diagonal / torch.where(largest == 0, 1.0, largest)  # a column of zeros has no part: a · 0
+    through, inputs = gradients.square().clamp_min_(tiny) @ unit.square_().clamp_min_(tiny), inputs * largest
     return weighted_squares(through, inputs) if usable(through, inputs) else squares(through.sqrt_().mul_(inputs))
 
 
