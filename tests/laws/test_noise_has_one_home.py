@@ -61,7 +61,15 @@ DRAWN = {  # by these names, and by no others
         "uniform_",
         "normal_",
     }
-    | {"exponential_", "Generator"},  # made-up examples and parameters; the functions that are replaced by constants
+    | {
+        "exponential_",
+        "normal",
+        "randint",
+        "randint_like",
+        "poisson",
+        "Generator",
+    },  # made-up examples and parameters; the functions that are replaced by constants
+    "perexample/torch/glue.py": {"rand", "Generator"},  # made-up numbers, to see which rows belong to an example
     "nets/answers.py": {"rand", "randn", "Generator"},  # made-up examples
     "nets/data.py": {"Generator"},
     "nets/dropout.py": {"MT19937", "integers"},  # the seed of dropout, and its generator in place of the global one of NumPy

@@ -409,12 +409,12 @@ def test_a_replay_repeats_the_numbers_of_python_and_numpy(tmp_path: Path) -> Non
     settings: dict[str, Any] = {"budget": Budget(3.0, 1e-5), "rounds": 4, "batch_size": 60, "accountant": "rdp", "seed": 1}
     random.seed(1)
     np.random.seed(1)  # noqa: NPY002
-    whole = fit(Network(), nn.CrossEntropyLoss(), Augmented(), **settings).model
+    whole = fit(Network(), nn.CrossEntropyLoss(), Augmented(), checkpoint=tmp_path / "whole", **settings).model
     with pytest.raises(Stopped):
-        fit(Network(), nn.CrossEntropyLoss(), Augmented(), checkpoint=tmp_path, progress=StopAt(3), **settings)
+        fit(Network(), nn.CrossEntropyLoss(), Augmented(), checkpoint=tmp_path / "again", progress=StopAt(3), **settings)
     random.seed(2)
     np.random.seed(2)  # noqa: NPY002
-    again = fit(Network(), nn.CrossEntropyLoss(), Augmented(), checkpoint=tmp_path, **settings).model
+    again = fit(Network(), nn.CrossEntropyLoss(), Augmented(), checkpoint=tmp_path / "again", **settings).model
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), again.parameters(), strict=True))
 
 

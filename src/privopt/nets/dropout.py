@@ -17,17 +17,21 @@ OWN = np.random.MT19937(0)  # seeded before each use; a new one takes longer tha
 class Dropout:
     """Seeds of the global generators of torch, NumPy and Python, from which a model or a dataset may draw."""
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
+    def __init__(self, seed: int, *, replayed: bool = True) -> None:
+        self.seed, self._replayed = seed, replayed
 
     @classmethod
-    def drawn(cls, rng: Rng) -> "Dropout":
-        """For a run whose randomness this is."""
-        return cls(int(rng.integers(2**62)))
+    def drawn(cls, rng: Rng, *, replayed: bool = True) -> "Dropout":
+        """For a run whose randomness this is. One that is never replayed seeds torch only, which takes less time."""
+        return cls(int(rng.integers(2**62)), replayed=replayed)
 
     def begin(self, *place: int) -> None:
         """Seed the numbers of this round (and piece of it). Call it inside `global_generators`."""
-        seed_all(hash((self.seed, *place)) % 2**63)  # of numbers: the same everywhere
+        seed = hash((self.seed, *place)) % 2**63  # of numbers: the same everywhere
+        if self._replayed:
+            seed_all(seed)
+        else:
+            begin(seed)
 
 
 def seed_all(seed: int) -> None:

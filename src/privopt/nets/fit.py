@@ -257,7 +257,7 @@ def trained(
 
     The global generators of torch, NumPy and Python go on where they were.
     """
-    repeatable = _Repeatable(oracle, Dropout.drawn(rng))
+    repeatable = _Repeatable(oracle, Dropout.drawn(rng, replayed=checkpoint is not None))
     if checkpoint is not None and (saved := checkpoint.load()) is not None:
         repeatable.round = saved.round_
 
