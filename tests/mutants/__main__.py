@@ -65,7 +65,7 @@ def _passes(source: Path, tests: Sequence[str]) -> bool:
         run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=LIMIT, check=False)
     except subprocess.TimeoutExpired:
         return False
-    if run.returncode not in (0, 1):  # an error in collecting is no catch, unless the bug is one
+    if run.returncode > 2:  # 1: a test failed; 2: and pytest-xdist was interrupted; more: the tests themselves are wrong
         _print(run.stdout.decode(errors="replace")[-500:])
     return run.returncode == 0
 
