@@ -102,3 +102,15 @@ def test_samplers_say_what_they_do_to_an_event() -> None:
 def test_a_fixed_size_is_for_the_size_that_it_was_planned_for() -> None:
     with pytest.raises(CompositionError, match="planned for 25 rows, but there are 24"):
         fixed_size(3, 25).draw(24, 0, generator(0))
+
+
+def test_the_part_of_a_row_is_drawn_and_not_its_place() -> None:
+    """Over 400 keys: each part equally often, and as often the next row's as chance would have it. (Five deviations: 2e-6.)"""
+    parts = np.empty((400, 6), dtype=int)
+    for key in range(len(parts)):
+        for round_ in range(4):
+            parts[key, disjoint_batches(4, key).draw(6, round_, generator(0))] = round_
+    spread = 5 * np.sqrt(400 * 0.25 * 0.75)
+    counts = [np.bincount(parts[:, row], minlength=4) for row in range(6)]
+    assert (np.abs(np.array(counts) - 100) < spread).all()
+    assert all(abs(int((parts[:, row] == parts[:, row + 1]).sum()) - 100) < spread for row in range(5))
