@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,10 @@ import privopt.loop
 from privopt.checkpoint import Checkpoint, write_atomically
 from privopt.errors import BudgetExceeded, InputError, LedgerError
 from privopt.loop import Result, run
+from privopt.measure.clips import l2
+from privopt.measure.measurement import Measurement, Noisy
+from privopt.measure.mechanisms import gaussian
+from privopt.measure.queries import gradient
 from privopt.measure.randomness import Rng, generator
 from privopt.measure.samplers import Sampler, disjoint_batches, full_batch, poisson
 from privopt.perexample.design import Design, Frame
@@ -22,12 +27,13 @@ from privopt.perexample.limited import LimitedDesign
 from privopt.perexample.linear import LinearGrads, LinearOracle
 from privopt.perexample.losses import Logistic
 from privopt.postprocess.release import ReleaseRule, average, last
+from privopt.postprocess.updates import sgd
 from privopt.privacy.accountants import epsilon
 from privopt.privacy.budget import Budget
 from privopt.privacy.calibrate import calibrate
 from privopt.privacy.events import GaussianDpEvent, SelfComposedDpEvent
 from privopt.privacy.ledger import Entry, Ledger, Run
-from privopt.recipe import Recipe
+from privopt.recipe import Recipe, always
 from privopt.recipes import METHODS, dp_adam, dp_sgd
 from tests.laws.table import LIMIT, METHODS_THAT_SAMPLE, RELEASES, SAMPLERS, SAMPLES, Given
 from tests.processes import killed, one_fork_server, started, wait_for
@@ -489,3 +495,17 @@ def test_a_run_pays_no_further_ahead_than_it_will_run(tmp_path: Path) -> None:
         spending: Run = ledger.run()
         run(adam_on_samples(rounds=17), oracle(), START, spending=spending)
         assert spending.paid == spending.position == 17
+
+
+class Cheaper(Measurement):
+    """Plans and charges one event, and draws the noise of another."""
+
+    def measure(self, *arguments: Any) -> Noisy:
+        return super().measure(*arguments)._replace(event=GaussianDpEvent(1.0))
+
+
+def test_a_round_that_draws_another_event_than_was_paid_ends_the_run() -> None:
+    cheaper = Cheaper(full_batch(), [gradient() @ l2(1.0)], gaussian(20.0))
+    recipe = Recipe(3, always(cheaper), sgd(0.1))
+    with pytest.raises(LedgerError, match=r"round 1 drew .* but .* was planned and paid"):
+        run(recipe, oracle(), START)
