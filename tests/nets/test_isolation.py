@@ -255,14 +255,14 @@ class Mean(nn.Module):
 
 
 class Shifted(nn.Module):
-    """A raw parameter times a table that all examples share."""
+    """A raw parameter times the example, and one times a table that all examples share."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.scale = nn.Parameter(torch.zeros(3))
+        self.scale, self.own = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.ones(3))
 
     def forward(self, x: Tensor, table: Tensor) -> Tensor:
-        return x + (self.scale * table).sum(0)
+        return self.own * x + (self.scale * table).sum(0)
 
 
 class WithTable(nn.Module):
