@@ -10,9 +10,9 @@ import pytest
 WITH_TORCH = [
     "src/privopt/perexample/torch/*",
     "src/privopt/nets/*",
-    "src/privopt/compiled.py",
-    "src/privopt/measure/keyed_normal.py",
-    "src/privopt/measure/torch_randomness.py",
+    "src/privopt/numba_cache.py",
+    "src/privopt/measure/randomness/keyed_normal.py",
+    "src/privopt/measure/randomness/torch_noise.py",
     "src/privopt/runs/network.py",
 ]
 

@@ -42,7 +42,7 @@ def same(one: Progress, other: Progress) -> bool:
         and all(np.array_equal(one.parts[part][name], other.parts[part][name]) for name in one.parts[part])
         for part in one.parts
     )
-    numbers = (one.round_, randomness.state(one.rng)) == (other.round_, randomness.state(other.rng))
+    numbers = (one.round_, randomness.save_state(one.rng)) == (other.round_, randomness.save_state(other.rng))
     return parts and numbers and one.parts.keys() == other.parts.keys()
 
 
@@ -96,7 +96,7 @@ def test_a_run_whose_noise_another_version_drew_is_refused_with_the_reason(
         return json.dumps(np.random.PCG64DXSM(1).state)
 
     with monkeypatch.context() as patched:
-        patched.setattr(randomness, "state", state_before)
+        patched.setattr(randomness, "save_state", state_before)
         begun(tmp_path / "c")
     with pytest.raises(InputError, match=r"another version of privopt began it.*start a new run"):
         Checkpoint(tmp_path / "c", "these data").begin("the run", generator(1))
@@ -177,7 +177,7 @@ def test_a_flipped_bit_of_the_beginning_is_an_error_or_changes_nothing(tmp_path:
             except InputError:
                 continue
             assert again == name
-            assert randomness.state(rng) == randomness.state(whole), place
+            assert randomness.save_state(rng) == randomness.save_state(whole), place
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"null", b'{"run": 3}', b"\xff\xfe", b'"text"'], ids=repr)

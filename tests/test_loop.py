@@ -30,7 +30,7 @@ from privopt.postprocess.release import ReleaseRule, average, last
 from privopt.postprocess.updates import sgd
 from privopt.privacy.accountants import epsilon
 from privopt.privacy.budget import Budget
-from privopt.privacy.calibrate import calibrate
+from privopt.privacy.calibration import calibrate
 from privopt.privacy.events import GaussianDpEvent, SelfComposedDpEvent
 from privopt.privacy.ledger import Entry, Ledger, Run
 from privopt.recipe import Recipe, always

@@ -10,7 +10,7 @@ _HOMES = {  # loaded when first asked for: `import privopt` costs next to nothin
     "Ledger": "privopt.privacy.ledger",
     "Recipe": "privopt.recipe",
     "Statement": "privopt.privacy.statement",
-    "calibrate": "privopt.privacy.calibrate",
+    "calibrate": "privopt.privacy.calibration",
     "epsilon": "privopt.privacy.accountants",
     "fit": "privopt.nets",
     "make_private": "privopt.nets",

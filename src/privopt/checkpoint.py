@@ -81,7 +81,7 @@ class Checkpoint:
         if path.exists():
             try:
                 saved = json.loads(_unsealed(path))
-                name, rng = saved["run"], randomness.restored(saved["generator"])
+                name, rng = saved["run"], randomness.restore_state(saved["generator"])
                 self._check(saved)
             except InputError:  # another version's, or another query's
                 raise
@@ -89,7 +89,7 @@ class Checkpoint:
                 raise InputError(f"{path} is damaged, so this run cannot go on. Start a new one.") from error
             return name, rng
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        content = {"run": run, "generator": randomness.state(rng), **self._query()}
+        content = {"run": run, "generator": randomness.save_state(rng), **self._query()}
         write_atomically(path, _sealed(json.dumps(content).encode()), private=True)
         sync_directory(self.folder)  # before anything is charged: what is charged can be repeated
         (self.folder / FINISHED).unlink(missing_ok=True)  # of a run before this one
@@ -118,7 +118,7 @@ class Checkpoint:
         """Replace what was saved before. The start (round 0) is kept beside it: all of the run can be replayed from there."""
         arrays = {f"{part}.{name}": _array(value) for part, state in progress.parts.items() for name, value in state.items()}
         where = {"round": progress.round_, "run": progress.run, "first": progress.first}
-        meta = {**where, "generator": randomness.state(progress.rng), **self._query()}
+        meta = {**where, "generator": randomness.save_state(progress.rng), **self._query()}
         buffer = BytesIO()
         np.savez(buffer, allow_pickle=False, meta=np.array(json.dumps(meta)), **arrays)
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -141,7 +141,7 @@ class Checkpoint:
                         value = file[key]
                         parts.setdefault(part, {})[name] = value if value.ndim else value.item()
             self._check(meta)
-            return Progress(meta["round"], parts, randomness.restored(meta["generator"]), meta["run"], meta["first"])
+            return Progress(meta["round"], parts, randomness.restore_state(meta["generator"]), meta["run"], meta["first"])
         except InputError:  # another version's, or another query's
             raise
         except (ValueError, KeyError, OSError, TypeError) as error:

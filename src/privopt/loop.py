@@ -19,7 +19,7 @@ from privopt.privacy.accountants import accountable
 from privopt.privacy.events import DpEvent, NoOpDpEvent, compose
 from privopt.privacy.ledger import Ledger, Run
 from privopt.recipe import Recipe
-from privopt.trajectory import Trajectory, copied
+from privopt.state import PublicState, copy_iterate
 
 DURABILITY = 0.005  # of the time of a block of rounds goes into paying for it, and as much into saving it
 FIRST = 1 / 16  # of the rounds are paid before it is known how long one takes
@@ -68,7 +68,7 @@ def run(
     recipe.check(Offer.of(oracle), parameters)
     spending = spending or Ledger().run()
     rng = generator(rng)
-    at = Trajectory(copied(parameters), parameters if recipe.looks_back else None)
+    at = PublicState(copy_iterate(parameters), parameters if recipe.looks_back else None)
     memory, kept = recipe.update.start(parameters), recipe.release.start(parameters, recipe.rounds, rng)
     side, carry, belief = recipe.side.start(parameters), dict[str, Any](), recipe.estimate.start(parameters)
     first = spending.position
@@ -81,7 +81,7 @@ def run(
                 f"from {first + 1} on. The same noise would hide two answers: give each run a checkpoint of its own."
             )
         done, rng = saved.round_, saved.rng
-        at = Trajectory(**_like(parameters, saved.parts["at"]))
+        at = PublicState(**_like(parameters, saved.parts["at"]))
         memory, kept, side, carry, belief = (
             _like(parameters, saved.parts.get(part, {})) for part in ("memory", "kept", "side", "carry", "belief")
         )
@@ -118,7 +118,7 @@ def run(
         paid = time.perf_counter()
         for _ in range(block):
             known, side = recipe.side.at(at.current, side, done)
-            at = Trajectory(at.current, at.previous, known) if known is not at.known else at
+            at = PublicState(at.current, at.previous, known) if known is not at.known else at
             with np.errstate(all="ignore"):  # a warning would tell something about the data
                 noisy = recipe.measurement(done).measure(oracle, at, done, rng, carry)  # the only line that meets private data
             if noisy.event is not events[done] and noisy.event != events[done]:
@@ -131,7 +131,7 @@ def run(
             step, memory = recipe.update.step(direction, memory, done, known)
             side, carry = recipe.side.observe(noisy.value, side, done), noisy.carry
             there = step.taken(here, in_place=not recipe.looks_back)
-            at = Trajectory(there, here if recipe.looks_back else None)
+            at = PublicState(there, here if recipe.looks_back else None)
             kept = recipe.release.observe(kept, done, rounds, there)
             done += 1
             del noisy, direction, step, here, there  # theirs, too

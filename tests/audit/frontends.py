@@ -19,7 +19,7 @@ from privopt.linear_model import Ridge, training
 from privopt.perexample.grads import Vector
 from privopt.privacy.budget import Budget
 from privopt.privacy.statement import Statement
-from privopt.trajectory import copied
+from privopt.state import copy_iterate
 from tests.audit.transcripts import Start
 
 ROWS = 8
@@ -43,7 +43,7 @@ def _watching(module: Any) -> Iterator[list[Start]]:
     started: list[Start] = []
 
     def run(recipe: Any, oracle: Any, parameters: Any, **rest: Any) -> Any:
-        started.append(Start(recipe, oracle, copied(parameters)))
+        started.append(Start(recipe, oracle, copy_iterate(parameters)))
         return loop.run(recipe, oracle, parameters, **rest)
 
     with mock.patch.object(module, "run", run), warnings.catch_warnings():

@@ -8,7 +8,7 @@ from unittest import mock
 
 import numpy as np
 
-from privopt.measure import survey
+from privopt.measure import surveys
 from privopt.measure.mechanisms import gaussian
 from privopt.measure.randomness import Rng, generator
 from privopt.perexample.design import Design, Frame
@@ -30,14 +30,14 @@ Votes = Callable[[Any, bool], Vector]  # of what a survey asks: its answer witho
 def _watching() -> Iterator[list[tuple[Any, float, Vector]]]:
     """Note what a survey asks, how far one example moves it, and the noisy answer."""
     noted: list[tuple[Any, float, Vector]] = []
-    mean = survey._mean
+    mean = surveys._mean
 
     def watched(oracle: Any, bound: float, noise_multiplier: float, spending: Run, rng: Rng) -> Vector:
         value = mean(oracle, bound, noise_multiplier, spending, rng)
         noted.append((oracle, noise_multiplier * bound, value * oracle.size))
         return value
 
-    with mock.patch.object(survey, "_mean", watched):
+    with mock.patch.object(surveys, "_mean", watched):
         yield noted
 
 
@@ -78,7 +78,7 @@ def column_ranges() -> Game:
 
     def ask(canary: bool, spending: Run, rng: Rng) -> Any:
         rows = np.concatenate([CANARY, OTHERS]) if canary else OTHERS
-        return survey.column_ranges(lambda: iter([rows]), 20, 2, noise_multiplier=TWO, spending=spending, rng=rng)
+        return surveys.column_ranges(lambda: iter([rows]), 20, 2, noise_multiplier=TWO, spending=spending, rng=rng)
 
     return _game(ask, lambda oracle, canary: _cast(oracle, np.concatenate([CANARY, OTHERS]) if canary else OTHERS))
 
@@ -88,7 +88,7 @@ def typical_norm() -> Game:
     norms = np.concatenate([[1e6], OTHERS[:, 0]])
 
     def ask(canary: bool, spending: Run, rng: Rng) -> Any:
-        return survey.typical_norm(norms if canary else norms[1:], noise_multiplier=ONE, spending=spending, rng=rng)
+        return surveys.typical_norm(norms if canary else norms[1:], noise_multiplier=ONE, spending=spending, rng=rng)
 
     return _game(ask, lambda oracle, canary: _cast(oracle, (norms if canary else norms[1:])[:, None]))
 
@@ -99,7 +99,7 @@ def column_sizes() -> Game:
     designs = [Design(np.concatenate([row, OTHERS]), Frame(intercept=0.0)) for row in (0 * CANARY, CANARY)]
 
     def ask(canary: bool, spending: Run, rng: Rng) -> Any:
-        return survey.column_sizes(designs[canary], bound=bound, noise_multiplier=ONE, spending=spending, rng=rng)
+        return surveys.column_sizes(designs[canary], bound=bound, noise_multiplier=ONE, spending=spending, rng=rng)
 
     def votes(oracle: Any, canary: bool) -> Vector:
         rows = np.abs(np.concatenate([CANARY, OTHERS]) if canary else OTHERS)
@@ -114,7 +114,7 @@ def _categories(own: str, other: int) -> Game:
 
     def ask(canary: bool, spending: Run, rng: Rng) -> list[list[str]]:
         column = np.array(([own] if canary else []) + ["a"] * other + ["b"])
-        return survey.categories([column] * columns, noise_multiplier=ONE, failure=FAILURE, spending=spending, rng=rng)
+        return surveys.categories([column] * columns, noise_multiplier=ONE, failure=FAILURE, spending=spending, rng=rng)
 
     def play(canary: bool, count: int) -> Vector:
         rng = generator(9 + canary)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privopt.measure import clips, survey
+from privopt.measure import clips, surveys
 from privopt.measure.mechanisms import gamma_norm, gaussian, gaussian_pool, laplace, noisy_min
 from privopt.measure.samplers import disjoint_batches, poisson
 from privopt.perexample.linear import LinearGrads
@@ -64,7 +64,7 @@ def _low_threshold(patch: pytest.MonkeyPatch) -> None:
     class Norm:
         isf = staticmethod(lambda probability: 0.0)
 
-    patch.setattr(survey, "norm", Norm)
+    patch.setattr(surveys, "norm", Norm)
 
 
 def _twice(patch: pytest.MonkeyPatch) -> None:

@@ -19,13 +19,13 @@ from privopt.measure.measurement import Carry, Measurement, Measuring, Noisy
 from privopt.measure.mechanisms import Mechanism, gamma_norm, gaussian, laplace
 from privopt.measure.randomness import Rng, generator
 from privopt.measure.samplers import fixed_size, full_batch, poisson
+from privopt.measure.solutions import stable_solution
 from privopt.measure.sparse_vector import SparseVector
-from privopt.measure.stable_solution import stable_solution
-from privopt.measure.unasked import unasked
+from privopt.measure.without_mechanism import unasked
 from privopt.perexample.grads import Oracle, PerExampleGrads, Rows, Vector
 from privopt.privacy.events import DpEvent
 from privopt.recipe import Plan, Recipe
-from privopt.trajectory import Trajectory
+from privopt.state import PublicState
 
 
 def log_density(mechanism: Mechanism, scale: float, noise: Vector) -> float:
@@ -67,7 +67,7 @@ class Ratio:
     total: float = 0.0
     _hidden: "_Hidden | None" = None
 
-    def observe(self, measuring: Measuring, at: Trajectory, round_: int, carry: Carry, noisy: Noisy) -> None:
+    def observe(self, measuring: Measuring, at: PublicState, round_: int, carry: Carry, noisy: Noisy) -> None:
         """Weigh one more answer."""
         match measuring:
             case Measurement() | stable_solution():
@@ -83,7 +83,7 @@ class Ratio:
                 raise NotImplementedError(type(measuring).__name__)
 
     def _means(
-        self, measuring: Measurement | stable_solution, at: Trajectory, round_: int
+        self, measuring: Measurement | stable_solution, at: PublicState, round_: int
     ) -> tuple[float, float, Vector, Vector]:
         """The scale of the noise, how likely the canary takes part, and the answers without noise of either data set."""
         if round_ == 0 and "means" in self.first:
@@ -107,7 +107,7 @@ class Ratio:
             self.first["means"] = found
         return found
 
-    def _line_search(self, search: LineSearch, at: Trajectory, carry: Carry, noisy: Noisy) -> None:
+    def _line_search(self, search: LineSearch, at: PublicState, carry: Carry, noisy: Noisy) -> None:
         """The gradient's new answer, made again from the averages that are carried; then which of two candidates was chosen."""
         before, after = carry or {"spent": 0.0, "held": 0.0, "gradient": 0.0, "longest": search.longest}, noisy.carry
         taken, held = after["spent"] - before["spent"], before["held"]
@@ -129,7 +129,7 @@ class Ratio:
             goes = 0.5 * math.exp(-further) if further >= 0 else 1 - 0.5 * math.exp(further)  # of two exponential noises
             self.total += sign * math.log(goes if moved else 1 - goes)
 
-    def _sparse_vector(self, sparse: SparseVector, at: Trajectory, noisy: Noisy) -> None:
+    def _sparse_vector(self, sparse: SparseVector, at: PublicState, noisy: Noisy) -> None:
         """Yes or no, given that one hidden threshold decided since the last yes; and after a yes the Laplace answer."""
         bound, size, z = sparse.term.bound, self.present.size, sparse.noise_multiplier
         public = _vector(at.known.gradient)
@@ -184,7 +184,7 @@ class Watched:
     def event(self, round_: int) -> DpEvent:
         return self.measuring.event(round_)
 
-    def measure(self, oracle: Oracle, at: Trajectory, round_: int, rng: Rng, carry: Carry = {}) -> Noisy:  # noqa: B006
+    def measure(self, oracle: Oracle, at: PublicState, round_: int, rng: Rng, carry: Carry = {}) -> Noisy:  # noqa: B006
         noisy = self.measuring.measure(oracle, at, round_, rng, carry)
         self.ratio.observe(self.measuring, at, round_, carry, noisy)
         return noisy
@@ -253,7 +253,7 @@ def first_rounds(present: Start, absent: Start, seed: int = 1) -> Callable[[bool
     def play(canary: bool, count: int) -> Vector:
         start, rng = present if canary else absent, generator(2 * seed + canary)
         known, _ = start.recipe.side.at(start.parameters, start.recipe.side.start(start.parameters), 0)
-        at, measuring = Trajectory(start.parameters, start.parameters, known), start.recipe.measurement(0)
+        at, measuring = PublicState(start.parameters, start.parameters, known), start.recipe.measurement(0)
         oracle, scores = Recalled(start.oracle, start.parameters), np.empty(count)
         for place in range(count):
             ratio = Ratio(present.oracle, absent.oracle, first)

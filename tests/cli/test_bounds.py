@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from privopt.cli.bounds import bounds, notes, show
 from privopt.errors import InputError
-from privopt.privacy.theory.comparison import Row
-from privopt.theory import Bound, Noise, Problem, dpagd, orders
+from privopt.theory import Bound, Noise, Problem, orders, zhou_private_nonconvex
+from privopt.theory.comparison import Row
 
 app = typer.Typer()
 app.command()(bounds)
@@ -39,7 +39,7 @@ def test_the_answer_is_the_theory_at_these_numbers(answer: dict[str, Any]) -> No
     assert answer["neighbours"] == "replace-one"
     table = [(order.method, order.utility, order.gradients) for order in orders(2000, 10, epsilon=0.5, delta=1e-3)]
     assert [tuple(row["order"].values()) for row in answer["methods"]] == table
-    plan = dpagd.gd_expected_plan(Problem(2000, 10, 2.0, 3.0, 0.5), epsilon=0.5, delta=1e-3)
+    plan = zhou_private_nonconvex.gd_expected_plan(Problem(2000, 10, 2.0, 3.0, 0.5), epsilon=0.5, delta=1e-3)
     descent = answer["methods"][1]
     assert descent["rounds"] == plan.rounds
     assert descent["noise"]["printed"] == plan.noise.printed

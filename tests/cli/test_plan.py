@@ -12,7 +12,7 @@ from privopt.cli.plan import Row, default_batches, plan, reason, recommended
 from privopt.errors import InputError
 from privopt.privacy.accountants import epsilon
 from privopt.privacy.budget import Budget
-from privopt.privacy.calibrate import calibrate
+from privopt.privacy.calibration import calibrate
 from privopt.privacy.events import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
 app = typer.Typer()

@@ -112,7 +112,7 @@ def test_the_installed_command_is_the_one_that_catches_ctrl_c() -> None:
 
 COMPILED = """
 import numpy as np
-from privopt.compiled import compiled
+from privopt.numba_cache import compiled
 
 @compiled("float64(float64)")
 def triple(x):

@@ -14,10 +14,10 @@ from privopt.perexample.grads import Oracle, PerExampleVectors, Vector
 from privopt.privacy.accountants import epsilon
 from privopt.privacy.budget import Neighbours
 from privopt.privacy.events import compose
-from privopt.trajectory import Known, Trajectory
+from privopt.state import Known, PublicState
 
 FALSE_ALARM = 1e-6  # of each statistical check; seeds are fixed, so a check that passed once passes always
-NOWHERE = Trajectory(np.zeros(1), np.array([math.inf]), Known(scale=np.array([0.5])))
+NOWHERE = PublicState(np.zeros(1), np.array([math.inf]), Known(scale=np.array([0.5])))
 
 
 def check_bounded(clip: Clip, with_all: PerExampleVectors, without: Iterable[PerExampleVectors], slack: float = 1e-9) -> None:

@@ -20,7 +20,7 @@ from privopt.measure.clips import Clip, automatic, l1, l2, l2_moved, per_layer
 from privopt.perexample.torch import TorchGrads, TorchOracle
 from privopt.perexample.torch.data import rows_of
 from privopt.perexample.torch.factors import cancelled, factor, outer
-from privopt.trajectory import Trajectory
+from privopt.state import PublicState
 from tests.laws.architectures import ARCHITECTURES, TIME, TOKENS, WIDTH, Architecture
 from tests.perexample.torch.alone import doubled, squared
 
@@ -329,7 +329,7 @@ class _Check:
         slices = self.oracle.layout.slices.items()
         yield per_layer({name: _typical(exact[:, where].norm(dim=1), times) for name, where in slices})
         if len(self.points) > 1 and (moved := float((self.points[0] - self.points[1]).norm())):
-            yield l2_moved(bound / moved).at(Trajectory(self.points[0], self.points[1]))
+            yield l2_moved(bound / moved).at(PublicState(self.points[0], self.points[1]))
 
     def _check_clip(self, clip: Clip, grads: Any) -> None:
         """The sum of the clipped vectors, and how long that of one example is and how far it moves the sum of all."""

@@ -37,18 +37,14 @@ SOURCES_OF_RANDOMNESS = {
 }
 
 DRAWN = {  # by these names, and by no others
-    "measure/randomness.py": {"normal", "standard_normal", "laplace", "randbits", "random_raw", "bytes"}
-    | {"Generator", "ChaCha", "keyed"},
+    "measure/randomness/generators.py": {"randbits", "random_raw", "bytes", "Generator", "ChaCha", "keyed"},
+    "measure/randomness/noise.py": {"normal", "standard_normal", "laplace"},
+    "measure/randomness/torch_noise.py": {"standard_normal"},
+    "measure/randomness/keyed_normal.py": {"keystream"},
     "measure/samplers.py": {"choice", "geometric", "integers", "keyed"},  # rows, and cuts by their key
-    "measure/mechanisms/gaussian.py": {"normal"},
-    "measure/mechanisms/laplace.py": {"laplace"},
-    "measure/mechanisms/noisy_min.py": {"exponential"},
-    "measure/mechanisms/gamma_norm.py": {"standard_normal", "gamma"},
-    "measure/mechanisms/above_threshold.py": {"laplace"},
+    "measure/mechanisms.py": {"normal", "laplace", "exponential", "standard_normal", "gamma"},
     "postprocess/release.py": {"integers", "choice"},
     "perexample/public.py": {"permutation", "Generator", "PCG64DXSM"},  # the order of public rows: it hides nothing
-    "measure/torch_randomness.py": {"standard_normal"},
-    "measure/keyed_normal.py": {"keystream"},
     "perexample/torch/data.py": {"rand", "randn", "randint"},  # made-up examples, to try a model on: they hide nothing
     "perexample/torch/check.py": {"rand", "randn", "Generator"},
     "perexample/torch/isolation.py": {

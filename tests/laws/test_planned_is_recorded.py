@@ -17,7 +17,7 @@ from privopt.privacy.events import GaussianDpEvent, compose
 from privopt.privacy.ledger import Ledger
 from privopt.recipe import Recipe, always
 from privopt.recipes import METHODS, dp_sgd
-from privopt.trajectory import Trajectory
+from privopt.state import PublicState
 from tests.laws.table import (
     COMPOSITIONS,
     METHODS_THAT_SAMPLE,
@@ -87,7 +87,7 @@ def test_a_run_that_stops_at_a_random_round_pays_for_the_rounds_that_it_ran_and_
 
 def test_a_measurement_that_draws_other_noise_than_it_planned_is_stopped() -> None:
     class Careless(Measurement):
-        def measure(self, oracle: Oracle, at: Trajectory, round_: int, rng: Rng, carry: Carry = {}) -> Noisy:  # noqa: B006
+        def measure(self, oracle: Oracle, at: PublicState, round_: int, rng: Rng, carry: Carry = {}) -> Noisy:  # noqa: B006
             return Noisy(super().measure(oracle, at, round_, rng).value, GaussianDpEvent(0.1))
 
     honest = composed(("full_batch", "gradient", "l2", "gaussian"), SIZE, bound=1.0, noise_multiplier=1.5)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from privopt.measure.randomness import generator
 from privopt.perexample.grads import Vector
 from privopt.postprocess.updates import adam, rmsprop
-from privopt.trajectory import Known
+from privopt.state import Known
 from tests.laws.table import ESTIMATES, REGULARIZERS, RELEASES, SIDES, UPDATES
 
 ITERATES = np.cumsum(np.random.default_rng(4).standard_normal((9, 3)), axis=0)

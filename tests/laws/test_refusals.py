@@ -15,9 +15,9 @@ from privopt.measure.measurement import Measurement
 from privopt.measure.mechanisms import Mechanism, gaussian, gaussian_pool, laplace, noisy_min
 from privopt.measure.queries import Query, Term, gradient, gradient_difference, preconditioned_gradient
 from privopt.measure.samplers import Sampler, disjoint_batches, fixed_size, full_batch, poisson
+from privopt.measure.solutions import stable_solution
 from privopt.measure.sparse_vector import SparseVector
-from privopt.measure.stable_solution import stable_solution
-from privopt.measure.unasked import unasked
+from privopt.measure.without_mechanism import unasked
 from privopt.perexample.grads import Rows, Vector
 from privopt.postprocess.estimates import recursive_momentum
 from privopt.postprocess.regularizers import nonconvex, ridge
@@ -31,7 +31,7 @@ from privopt.postprocess.side_information import (
 )
 from privopt.postprocess.updates import mirror_mix, projected, public_adam, public_rmsprop, rmsprop, sgd, warm_up
 from privopt.privacy.budget import Budget
-from privopt.privacy.calibrate import calibrate
+from privopt.privacy.calibration import calibrate
 from privopt.privacy.ledger import Ledger
 from privopt.recipe import Recipe, after, always, every, first
 from privopt.recipes import METHODS, adadps, dp_sgd, spiderboost

@@ -17,7 +17,7 @@ from privopt.measure.randomness import Rng, Sum
 from privopt.measure.samplers import disjoint_batches, full_batch, poisson
 from privopt.perexample.grads import Materialized, Oracle, PerExampleVectors, Rows, Vector
 from privopt.privacy.events import DpEvent
-from privopt.trajectory import Trajectory
+from privopt.state import PublicState
 from tests.laws.checks import check_bounded, check_divisor, check_indistinguishable, check_noise
 from tests.laws.table import FITTING, MECHANISMS, SAMPLES, Given, composed
 from tests.laws.test_measurements import FAR, neighbouring
@@ -64,7 +64,7 @@ class by_the_batch:  # noqa: N801
     bound: float
     order: ClassVar[Literal[1, 2]] = 2
 
-    def at(self, trajectory: Trajectory) -> Clip:
+    def at(self, state: PublicState) -> Clip:
         return self
 
     def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Vector | None = None) -> Vector:
@@ -174,8 +174,8 @@ def test_a_doubled_sensitivity_is_found_from_outside() -> None:
 
 ROUND = 6  # after a warm start, between anchors, in a phase that divides
 ELSEWHERE = {  # recipes whose rounds hide no clipped sum, and where theirs are broken
-    "dp-agd": "tests/papers/test_lee_kifer.py",
-    "output-perturbation": "tests/measure/test_stable_solution.py",
+    "dp-agd": "tests/papers/test_dp_agd.py",
+    "output-perturbation": "tests/measure/test_solutions.py",
     "sagd-sparse": "tests/measure/test_sparse_vector.py",
     "ideal": "has no guarantee",
     "adas": "has no guarantee",
@@ -229,7 +229,7 @@ class CutAgain:
     def event(self, round_: int) -> DpEvent:
         return self._measurement.event(round_)
 
-    def measure(self, oracle: Oracle, at: Trajectory, round_: int, rng: Rng, carry: Carry = {}) -> Noisy:  # noqa: B006
+    def measure(self, oracle: Oracle, at: PublicState, round_: int, rng: Rng, carry: Carry = {}) -> Noisy:  # noqa: B006
         if round_ == 0:
             self._measurement = replace(self._measurement, sampler=self._cut(3, key=int(rng.integers(2**62))))
         return self._measurement.measure(oracle, at, round_, rng, carry)
@@ -249,7 +249,7 @@ def test_a_cut_by_position_is_found_from_outside() -> None:
 class ByDrawnSize(Measurement):
     """Divides by the number of rows that happened to be drawn."""
 
-    def measure(self, oracle: Oracle, at: Trajectory, round_: int, rng: Rng, carry: Carry = {}) -> Noisy:  # noqa: B006
+    def measure(self, oracle: Oracle, at: PublicState, round_: int, rng: Rng, carry: Carry = {}) -> Noisy:  # noqa: B006
         rows = self.sampler.draw(oracle.size, round_, rng)
         sums = [term.weight * term.clip.sum(term.query(oracle, rows, at)) for term in self.terms]
         hidden = self.mechanism.release(sum(sums[1:], sums[0]), self.bound, rng)

@@ -16,7 +16,7 @@ from privopt.measure.randomness import generator
 from privopt.measure.samplers import full_batch, poisson
 from privopt.perexample.grads import Materialized, Oracle, PerExampleVectors, Rows, Vector
 from privopt.privacy.events import GaussianDpEvent, LaplaceDpEvent, NonPrivateDpEvent, PoissonSampledDpEvent, PureDpEvent
-from privopt.trajectory import Trajectory
+from privopt.state import PublicState
 from tests.laws.table import MECHANISMS, Given
 
 
@@ -34,7 +34,7 @@ def test_a_gradient_is_asked_for_where_the_iterate_is() -> None:
         def __call__(self, parameters: Vector, rows: Rows) -> Materialized:
             return Materialized(np.tile(parameters, (3, 1)))
 
-    at = Trajectory(current=np.array([0.3, 0.4]), previous=np.array([9.0, 9.0]))
+    at = PublicState(current=np.array([0.3, 0.4]), previous=np.array([9.0, 9.0]))
     measurement = Measurement(full_batch(), [gradient() @ l2(1.0)], gaussian(0.0))
     np.testing.assert_allclose(measurement.measure(Here(), at, 0, generator(0)).value, [0.3, 0.4])
 
@@ -55,20 +55,20 @@ def test_terms_that_ask_at_points_of_their_own_are_each_answered_there() -> None
     class Elsewhere:
         times: float
 
-        def __call__(self, oracle: Oracle, rows: Rows, at: Trajectory) -> PerExampleVectors:
+        def __call__(self, oracle: Oracle, rows: Rows, at: PublicState) -> PerExampleVectors:
             return oracle(self.times * at.current, rows)
 
         def __matmul__(self, clip: Clip) -> Term:
             return Term(1.0, self, clip)
 
-    at = Trajectory(current=np.ones(1000))
+    at = PublicState(current=np.ones(1000))
     measurement = Measurement(full_batch(), [Elsewhere(float(k)) @ l2(1e9) for k in range(1, 6)], gaussian(0.0))
     np.testing.assert_allclose(measurement.measure(Here(), at, 0, generator(0)).value, np.full(1000, 15.0))
 
 
 def test_an_answer_carries_the_event_that_was_planned_for_its_round() -> None:
     measurement = Measurement(poisson(0.5), [gradient() @ l2(1.0)], gaussian(2.0))
-    at = Trajectory(np.zeros(2), np.zeros(2))
+    at = PublicState(np.zeros(2), np.zeros(2))
     noisy = measurement.measure(Given(np.ones((4, 2))), at, 3, generator(0))
     assert noisy.event == measurement.event(3) == PoissonSampledDpEvent(0.5, GaussianDpEvent(2.0))
 
@@ -111,7 +111,7 @@ def test_one_dimensional_gamma_norm_noise_is_laplace_noise() -> None:
 
 
 def test_a_zero_clip_under_either_norm_asks_nothing_and_hides_nothing() -> None:
-    at = Trajectory(np.zeros(2), np.zeros(2))
+    at = PublicState(np.zeros(2), np.zeros(2))
     for clip, mechanism in ((l1(0.0), laplace(1.0)), (l2(0.0), gaussian(1.0)), (l2(0.0), gamma_norm(1.0))):
         answer = Measurement(full_batch(), [gradient() @ clip], mechanism).measure(Given(np.ones((4, 2))), at, 0, generator(0))
         np.testing.assert_array_equal(answer.value, [0.0, 0.0])

@@ -18,7 +18,7 @@ from privopt.measure.samplers import full_batch
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Rows, Vector
 from privopt.perexample.linear import LinearGrads, LinearOracle
-from privopt.trajectory import Known, Trajectory
+from privopt.state import Known, PublicState
 from tests.laws.checks import check_bounded
 from tests.laws.table import LOSSES
 
@@ -75,7 +75,7 @@ def test_a_difference_of_points_that_almost_agree_is_exact(storage: str) -> None
     model = oracle("Logistic", storage, 4)
     here = np.random.default_rng(0).standard_normal(model.dimension)
     there = here + 1e-6 * np.random.default_rng(1).standard_normal(model.dimension)
-    at = Trajectory(here, there)
+    at = PublicState(here, there)
     norms = gradient_difference()(model, None, at).norms(2)
     exact = formed(model(here, None), SIZE) - formed(model(there, None), SIZE)
     np.testing.assert_allclose(norms, np.linalg.norm(exact, axis=1), rtol=1e-5)
@@ -87,16 +87,16 @@ def test_a_difference_of_points_that_almost_agree_is_exact(storage: str) -> None
 def test_removing_one_example_moves_every_query_by_at_most_the_bound(loss: str, storage: str, seed: int, bound: float) -> None:
     whole, rng = oracle(loss, storage, seed), np.random.default_rng(seed + 1)
     here, there, momentum = rng.standard_normal((3, whole.dimension))
-    at = Trajectory(here, there, Known(scale=rng.uniform(1e-4, 2.0, whole.dimension), momentum=momentum))
+    at = PublicState(here, there, Known(scale=rng.uniform(1e-4, 2.0, whole.dimension), momentum=momentum))
     for query in (gradient_difference(), preconditioned_gradient(), preconditioned_gradient(0.3)):
         others = [oracle(loss, storage, seed, np.arange(SIZE) != row) for row in range(SIZE)]
         check_bounded(l2(bound), query(whole, None, at), [query(other, None, at) for other in others])
 
 
 def test_a_clip_by_distance_is_an_l2_clip_of_what_the_iterate_moved() -> None:
-    at = Trajectory(np.array([3.0, 4.0]), np.zeros(2))
+    at = PublicState(np.array([3.0, 4.0]), np.zeros(2))
     assert l2_moved(0.1).at(at) == l2(0.5)
-    assert l2_moved(0.1).at(Trajectory(at.current, at.current)) == l2(0.0)
+    assert l2_moved(0.1).at(PublicState(at.current, at.current)) == l2(0.0)
     assert l2_moved(0.1, most=0.3).at(at) == l2(0.3)
     assert l2_moved(0.1, most=0.7).at(at) == l2(0.5)
     with pytest.raises(CompositionError, match="most=-1"):
@@ -111,7 +111,7 @@ def test_noise_under_a_clip_by_distance_is_relative_to_what_the_iterate_moved() 
     here = np.zeros(model.dimension)
     drawn = []
     for distance in (1.0, 10.0):
-        at = Trajectory(here, here + distance * np.eye(model.dimension)[0])
+        at = PublicState(here, here + distance * np.eye(model.dimension)[0])
         plain = Measurement(full_batch(), [gradient_difference() @ l2(2.0 * distance)], gaussian(0.0))
         noise = measurement.measure(model, at, 0, generator(1)).value - plain.measure(model, at, 0, generator(1)).value
         drawn.append(noise * SIZE / (3.0 * 2.0 * distance))
@@ -130,7 +130,7 @@ def test_several_terms_visit_each_point_once() -> None:
     model = oracle("Logistic", "dense", 0)
     counted = Counted(model._design, model._targets, model._loss)
     terms = [0.1 * (gradient() @ l2(1.0)), 0.9 * (gradient_difference() @ l2(0.1))]
-    at = Trajectory(np.ones(model.dimension), np.zeros(model.dimension))
+    at = PublicState(np.ones(model.dimension), np.zeros(model.dimension))
     answer = Measurement(full_batch(), terms, gaussian(0.0)).measure(counted, at, 0, generator(0)).value
     assert len(visits) == 2
     here, there = formed(model(at.current, None), SIZE), formed(model(at.previous, None), SIZE)

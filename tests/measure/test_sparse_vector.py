@@ -28,13 +28,13 @@ from privopt.privacy.accountants import epsilon
 from privopt.privacy.events import LaplaceDpEvent, NoOpDpEvent, PureDpEvent, atoms, compose
 from privopt.privacy.ledger import Ledger
 from privopt.recipe import Recipe, always
-from privopt.trajectory import Known, Trajectory
+from privopt.state import Known, PublicState
 from tests.laws.checks import FALSE_ALARM, check_laplace
 from tests.laws.table import Given, Public, Unreadable
 from tests.stopped import StopAt, Stopped
 
 BOUND, NOISE = 2.0, 0.8
-HERE = Trajectory(np.zeros(1), np.zeros(1), Known(gradient=np.zeros(1)))
+HERE = PublicState(np.zeros(1), np.zeros(1), Known(gradient=np.zeros(1)))
 
 
 def sparse(noise: float = NOISE, answers: int = 2, threshold: float = 1.0, **options: Any) -> SparseVector:
@@ -175,7 +175,7 @@ def gap_of(rows: Any, public: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[flo
         return False
 
     monkeypatch.setattr(above_threshold, "exceeds", exceeds)
-    at = Trajectory(np.zeros(2), np.zeros(2), Known(gradient=np.asarray(public)))
+    at = PublicState(np.zeros(2), np.zeros(2), Known(gradient=np.asarray(public)))
     sparse().measure(Given(np.array(rows)), at, 0, generator(0))
     return seen[0]
 
@@ -220,12 +220,12 @@ def test_a_paid_answer_is_the_mean_under_laplace_noise_of_the_charged_scale() ->
         order, event = 1, LaplaceDpEvent(NOISE)
 
         def release(self, total: Vector, bound: float, rng: Rng) -> Vector:
-            at = Trajectory(total, total, Known(gradient=0 * total))
+            at = PublicState(total, total, Known(gradient=0 * total))
             return total + size * measurement.measure(Given(np.zeros((size, len(total)))), at, 0, rng).value
 
     check_laplace(Answer(), NOISE, BOUND)  # type: ignore[arg-type]
     rows = np.tile([[0.5, -0.25]], (size, 1))
-    at = Trajectory(np.zeros(2), np.zeros(2), Known(gradient=np.zeros(2)))
+    at = PublicState(np.zeros(2), np.zeros(2), Known(gradient=np.zeros(2)))
     clean = sparse(noise=0.0, answers=1).measure(Given(rows), at, 0, generator(0))
     np.testing.assert_allclose(clean.value, rows[0])
 
@@ -235,7 +235,7 @@ def test_when_no_answers_are_left_the_data_are_not_read_and_the_caller_says_what
     afterwards: str, value: float
 ) -> None:
     measurement = sparse(afterwards=afterwards)
-    at = Trajectory(np.zeros(1), np.zeros(1), Known(gradient=np.array([7.0])))
+    at = PublicState(np.zeros(1), np.zeros(1), Known(gradient=np.array([7.0])))
     noisy = measurement.measure(Unreadable(), at, 9, generator(0), {"left": 0, "noise_multiplier": NOISE})
     assert noisy.value == value
     assert noisy.event == NoOpDpEvent()
@@ -244,7 +244,7 @@ def test_when_no_answers_are_left_the_data_are_not_read_and_the_caller_says_what
 def test_a_public_gradient_that_is_right_is_used_and_one_that_is_wrong_is_not() -> None:
     rows = np.full((50_000, 1), 0.5)
     for public, private in ((0.5, False), (-0.5, True)):
-        at = Trajectory(np.zeros(1), np.zeros(1), Known(gradient=np.array([public])))
+        at = PublicState(np.zeros(1), np.zeros(1), Known(gradient=np.array([public])))
         noisy = sparse(threshold=20.0).measure(Given(rows), at, 0, generator(0))
         assert bool(noisy.value[0] != public) is private
         assert noisy.value[0] == pytest.approx(0.5, abs=0.01)

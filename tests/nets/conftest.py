@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from privopt.privacy.calibrate import calibrate
+from privopt.privacy.calibration import calibrate
 
 collect_ignore_glob = [] if find_spec("torch") else ["test_*.py"]
 _known: dict[str, float] = {}

@@ -19,7 +19,7 @@ from privopt.perexample.torch import TorchOracle
 from privopt.privacy.events import GaussianDpEvent, PoissonSampledDpEvent, PureDpEvent, atoms
 from privopt.recipe import Recipe
 from privopt.recipes import dp_agd, dp_srm, spiderboost
-from privopt.trajectory import Trajectory
+from privopt.state import PublicState
 
 BUDGET = Budget(3.0, 1e-5)
 SRM: dict[str, Any] = {"change_bound": 0.1, "refresh": 0.2}
@@ -94,7 +94,7 @@ def test_a_network_is_asked_at_both_points_and_neither_overwrites_the_other(
         if name == "dp-srm"
         else spiderboost(**common, smoothness=0.5, period=3, sampling=poisson(0.4), anchor_sampling=poisson(0.4))
     )
-    monkeypatch.setattr("privopt.measure.torch_randomness.normal", lambda like, deviation, rng: lambda total: total(None))
+    monkeypatch.setattr("privopt.measure.randomness.torch_noise.normal", lambda like, deviation, rng: lambda total: total(None))
     oracle = TorchOracle(network(), nn.CrossEntropyLoss(), *data(), chunk=chunk)
     ours = run(recipe, oracle, oracle.flat.vector.clone(), rng=generator(5)).parameters
     torch.testing.assert_close(ours, reference(12, name), rtol=1e-6, atol=1e-9)
@@ -106,7 +106,7 @@ def test_dropout_is_the_same_at_both_points_of_a_difference_and_another_in_each_
     repeatable = _Repeatable(oracle, Dropout(3))
     here = oracle.flat.vector.clone()
     for rows in (None, np.arange(40)):
-        same = gradient_difference()(repeatable, rows, Trajectory(here, here.clone()))
+        same = gradient_difference()(repeatable, rows, PublicState(here, here.clone()))
         assert float(same.norms(2).max()) < 1e-12
         first = repeatable(here, rows).norms(2)
         repeatable.round += 1

@@ -26,7 +26,7 @@ from privopt.perexample.torch import TorchOracle
 from privopt.privacy.events import PoissonSampledDpEvent, atoms
 from privopt.recipe import Recipe
 from privopt.recipes import dp_adam, dp_rmsprop, dp_sgd
-from privopt.trajectory import Trajectory
+from privopt.state import PublicState
 from tests.stopped import StopAt, Stopped
 
 BUDGET = Budget(3.0, 1e-5)
@@ -162,7 +162,7 @@ def test_a_round_in_pieces_is_the_round(piece: int) -> None:
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
     oracle = TorchOracle(model, nn.CrossEntropyLoss(), x, y)
     measurement = Measurement(poisson(0.3), [gradient() @ l2(0.5)], gaussian(1.0))
-    at = Trajectory(oracle.flat.vector, oracle.flat.vector)
+    at = PublicState(oracle.flat.vector, oracle.flat.vector)
     whole = measurement.measure(oracle, at, 0, generator(5)).value
     opened = OpenRound(measurement, 200, 0, generator(5), torch.zeros_like(oracle.flat.vector), piece)
     for place, rows in enumerate(opened.parts):

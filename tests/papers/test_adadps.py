@@ -34,7 +34,7 @@ from privopt.privacy.events import GaussianDpEvent, NonPrivateDpEvent, PoissonSa
 from privopt.privacy.ledger import Ledger
 from privopt.recipe import Recipe
 from privopt.recipes import adadps, adas, dp_adam_pub, dp_r_pub, dp_sgd, ideal, pda_dpmd, warm_start
-from privopt.trajectory import Known, Trajectory
+from privopt.state import Known, PublicState
 from tests.laws.checks import check_bounded
 from tests.stopped import StopAt, Stopped
 
@@ -315,7 +315,7 @@ def first_answer(recipe: Recipe, noise: float) -> Vector:
     measurement = recipe.measurement(0)
     assert isinstance(measurement, Measurement)
     known, _ = recipe.side.at(np.zeros(4), recipe.side.start(np.zeros(4)), 0)
-    at = Trajectory(np.zeros(4), np.zeros(4), known)
+    at = PublicState(np.zeros(4), np.zeros(4), known)
     quiet = Measurement(full_batch(), measurement.terms, gaussian(noise))
     return quiet.measure(oracle(), at, 0, generator(2)).value
 
@@ -344,7 +344,7 @@ SCALES = [np.full(4, 1e-9), np.array([1.0, 1e-6, 1e6, 0.02]), np.full(4, 1e9)]
 @pytest.mark.parametrize("scale", SCALES, ids=["tiny", "mixed", "huge"])
 def test_one_example_moves_the_sum_by_at_most_the_clip_bound_whatever_is_known(scale: Vector, weight: float) -> None:
     """Also for a neighbour that was made to break it: huge where A is tiny."""
-    at = Trajectory(np.full(4, 0.3), np.zeros(4), Known(scale=scale, momentum=np.array([5.0, -1.0, 0.0, 1e3])))
+    at = PublicState(np.full(4, 0.3), np.zeros(4), Known(scale=scale, momentum=np.array([5.0, -1.0, 0.0, 1e3])))
     rows, targets = np.vstack([X, [1e8, -1e8, 1e8, 1e8]]), np.append(Y, 1.0)
     query = preconditioned_gradient(weight)
     whole = LinearOracle(Design(rows, FRAME), targets, Logistic())
@@ -362,7 +362,7 @@ def test_clipping_before_dividing_would_be_caught() -> None:
         def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Vector | None = None) -> Vector:
             return super().sum(grads, weight) / np.array([1.0, 2.0, 0.5, 0.02])
 
-    at = Trajectory(np.zeros(4), np.zeros(4))
+    at = PublicState(np.zeros(4), np.zeros(4))
     query = preconditioned_gradient()
     others = [query(oracle(np.arange(60) != row), None, at) for row in range(60)]
     with pytest.raises(AssertionError):

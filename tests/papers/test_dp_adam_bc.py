@@ -13,7 +13,7 @@ from privopt.perexample.grads import Vector
 from privopt.postprocess.updates import adam
 from privopt.recipes import dp_adam
 from privopt.recipes.dp_adam_bc import dp_adam_bc
-from tests.papers.test_dpagd import CLIP, NOISE, ROUNDS, descend, oracle, reference_adam
+from tests.papers.test_dp_sgd_rmsprop_adam import CLIP, NOISE, ROUNDS, descend, oracle, reference_adam
 
 RATE = 0.02
 

@@ -20,7 +20,7 @@ from privopt.postprocess.side_information import (
     token_frequency,
 )
 from privopt.postprocess.updates import mirror_mix, public_adam, public_rmsprop, rmsprop, sgd, warm_up
-from privopt.trajectory import Known
+from privopt.state import Known
 
 G = np.array([3.0, -4.0])
 

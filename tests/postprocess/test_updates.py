@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from privopt.perexample.grads import Vector
 from privopt.postprocess.schedules import as_schedule, constant, inverse_sqrt, step_decay
 from privopt.postprocess.updates import UpdateRule, adam, momentum, rmsprop, sgd
-from privopt.trajectory import Known
+from privopt.state import Known
 from tests.laws.table import UPDATES
 
 G = np.array([0.5, -2.0])

@@ -13,7 +13,7 @@ from privopt.errors import BudgetExceeded
 from privopt.perexample.grads import Vector
 from privopt.privacy.accountants import epsilon, renyi
 from privopt.privacy.budget import Budget, Neighbours
-from privopt.privacy.calibrate import calibrate
+from privopt.privacy.calibration import calibrate
 from privopt.privacy.events import (
     DpEvent,
     FailureDpEvent,

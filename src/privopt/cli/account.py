@@ -88,7 +88,7 @@ def account(
 
     from privopt.privacy.accountants import choose
     from privopt.privacy.accountants import epsilon as price
-    from privopt.privacy.calibrate import calibrate
+    from privopt.privacy.calibration import calibrate
     from privopt.privacy.events import describe, to_json
 
     if epsilon is not None:

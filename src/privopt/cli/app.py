@@ -19,7 +19,7 @@ from privopt.cli.show import show
 from privopt.cli.terminal import say
 from privopt.cli.train import train
 from privopt.errors import PrivoptError, PrivoptWarning
-from privopt.printable import printable
+from privopt.escaping import printable
 
 WRONG_USAGE: Any = typer.BadParameter.__base__  # click's UsageError, wherever typer keeps it
 

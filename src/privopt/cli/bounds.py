@@ -13,8 +13,8 @@ from privopt.errors import InputError
 from privopt.privacy.budget import cautions
 
 if TYPE_CHECKING:
-    from privopt.privacy.theory import Bound, Problem
-    from privopt.privacy.theory.comparison import Row
+    from privopt.theory import Bound, Problem
+    from privopt.theory.comparison import Row
 
 # beyond these, arithmetic gives out: the papers' powers go up to 8, and their rounds to n²
 COUNTS = (1, 10**9)
@@ -70,7 +70,7 @@ def bounds(
             raise InputError(f"{option} is {reprlib.repr(value)}; it is a number from {least:g} to {most:g} here.")
     delta = checked_delta(n, delta)
 
-    from privopt.privacy.theory import Problem
+    from privopt.theory import Problem
 
     problem = Problem(n, d, lipschitz, smoothness, gap)
     rows = _compared(problem, epsilon, delta)
@@ -93,7 +93,7 @@ def bounds(
 def _compared(problem: "Problem", epsilon: float, delta: float) -> Sequence["Row"]:
     from rich.console import Console
 
-    from privopt.privacy.theory import compare
+    from privopt.theory import compare
 
     console = Console(stderr=True)
     if not console.is_terminal:

@@ -106,7 +106,7 @@ def plan(
 
 def calibrated(n: int, d: int, budget: Budget, batches: Sequence[int], rounds: Sequence[int]) -> Iterator[Row]:
     """Every batch size (n is a full batch, others are Poisson samples) with every number of rounds, at the noise it needs."""
-    from privopt.privacy.calibrate import calibrate
+    from privopt.privacy.calibration import calibrate
 
     for batch in batches:
         sampling = "full-batch" if batch == n else "poisson"

@@ -11,7 +11,7 @@ def plain(text: object) -> "Text":
     """Text from outside, line by line, for rich to print as it is."""
     from rich.text import Text
 
-    from privopt.printable import printable
+    from privopt.escaping import printable
 
     return Text("\n".join(map(printable, str(text).split("\n"))))
 
@@ -20,6 +20,6 @@ def say(console: "Console", text: object, *, before: str = "") -> None:
     """Print text on one line, after words with markup."""
     from rich.text import Text
 
-    from privopt.printable import printable
+    from privopt.escaping import printable
 
     console.print(Text.assemble(Text.from_markup(before), printable(str(text))), soft_wrap=True, highlight=False)

@@ -12,13 +12,13 @@ import scipy.sparse as sp
 
 from privopt.errors import InputError, PrivoptWarning
 from privopt.linear_model.defaults import INTERCEPT
-from privopt.measure import survey
+from privopt.measure import surveys
 from privopt.measure.randomness import Rng
 from privopt.perexample.design import CHUNK, Design, Frame
 from privopt.perexample.grads import Vector
 from privopt.privacy.accountants import Accountant
 from privopt.privacy.budget import Budget
-from privopt.privacy.calibrate import calibrate
+from privopt.privacy.calibration import calibrate
 from privopt.privacy.events import GaussianDpEvent
 from privopt.privacy.ledger import Run
 
@@ -75,7 +75,7 @@ def scales(
         parts = [matrix] if ask_columns else []
         parts += [targets[:, None]] if ask_target and targets is not None else []
         width = sum(part.shape[1] for part in parts)
-        ranges = survey.column_ranges(
+        ranges = surveys.column_ranges(
             lambda: _blocks(parts, width),
             matrix.shape[0],
             width,
@@ -106,7 +106,7 @@ def scales(
     if ask_norm:
         norms = Design(matrix, Frame(centre, scale, intercept=0.0)).norms(2)
         noise = share_of(alone, NORM_SHARE, 1)
-        row_norm = survey.typical_norm(norms, noise_multiplier=noise, spending=spending, rng=rng)
+        row_norm = surveys.typical_norm(norms, noise_multiplier=noise, spending=spending, rng=rng)
         estimated.append("the length of a typical row" + (" (too few rows to tell)" if row_norm is None else ""))
     elif told_norm:
         row_norm = float(bounds)  # type: ignore[arg-type]

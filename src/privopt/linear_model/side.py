@@ -17,7 +17,7 @@ from privopt.errors import InputError
 from privopt.linear_model.defaults import INTERCEPT
 from privopt.linear_model.problem import Settings, Side
 from privopt.linear_model.scaling import NORM_SHARE, Scales, share_of
-from privopt.measure import survey
+from privopt.measure import surveys
 from privopt.measure.randomness import Rng
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Vector
@@ -25,7 +25,7 @@ from privopt.perexample.losses import Loss
 from privopt.perexample.public import PublicRows
 from privopt.postprocess.side_information import least_seen, seen_sizes
 from privopt.privacy.budget import Budget
-from privopt.privacy.calibrate import calibrate
+from privopt.privacy.calibration import calibrate
 from privopt.privacy.events import GaussianDpEvent
 from privopt.privacy.ledger import Run
 from privopt.recipes import METHODS, check_side
@@ -116,7 +116,7 @@ def known(
     norms = design.take(None).scaled_norms(diagonal if loss.outputs == 1 else diagonal.reshape(loss.outputs, -1), 2)
     if norms.ndim == 2:
         norms = np.sqrt((norms**2).mean(axis=1))
-    return Side(None if public is None else gradient, None, float(np.quantile(norms, survey.TYPICAL)), stability)
+    return Side(None if public is None else gradient, None, float(np.quantile(norms, surveys.TYPICAL)), stability)
 
 
 def _by_scale(
@@ -136,7 +136,7 @@ def _by_scale(
     given, declared, paid = settings.options["scale"], list[str](), list[str]()
     if isinstance(given, str):
         noise = share_of(alone, FREQUENCY_SHARE, 1)
-        sizes = survey.column_sizes(design, bound=scales.row_norm, noise_multiplier=noise, spending=spending, rng=rng)
+        sizes = surveys.column_sizes(design, bound=scales.row_norm, noise_multiplier=noise, spending=spending, rng=rng)
         scale = np.sqrt(sizes)  # of an indicator, the root mean square
         paid.append("how large the entries of each column are (how frequent, for words)")
     else:
@@ -145,7 +145,7 @@ def _by_scale(
     with np.errstate(all="ignore"):  # a warning would tell something about the data
         norms = design.take(None).scaled_norms(1 / scale, 2)
     noise = share_of(alone, NORM_SHARE, 1)
-    typical = survey.typical_norm(norms, noise_multiplier=noise, spending=spending, rng=rng)
+    typical = surveys.typical_norm(norms, noise_multiplier=noise, spending=spending, rng=rng)
     paid.append("the length of a typical row divided by the scale" + (" (too few rows to tell)" if typical is None else ""))
     if typical is None:
         typical = scales.row_norm / float(np.median(scale))

@@ -25,7 +25,7 @@ from privopt.perexample.linear import LinearOracle
 from privopt.perexample.losses import Loss
 from privopt.privacy.accountants import epsilon
 from privopt.privacy.budget import Budget, default_delta, warn_of_delta
-from privopt.privacy.calibrate import calibrate
+from privopt.privacy.calibration import calibrate
 from privopt.privacy.events import DpEvent, GaussianDpEvent, PureDpEvent, compose
 from privopt.privacy.ledger import Run
 from privopt.privacy.statement import Statement

@@ -16,7 +16,7 @@ from array_api_compat import array_namespace
 from privopt.errors import CompositionError
 from privopt.needs import PREVIOUS_ITERATE, Needs, Offer, OracleNeed
 from privopt.perexample.grads import Array, Layered, PerExampleVectors
-from privopt.trajectory import Trajectory
+from privopt.state import PublicState
 
 
 class Clip(Protocol):
@@ -32,7 +32,7 @@ class Clip(Protocol):
         """The bound."""
         ...
 
-    def at(self, trajectory: Trajectory) -> "Clip":
+    def at(self, state: PublicState) -> "Clip":
         """The clip of a round: its bound is a number, which may depend on where the public iterates are."""
         ...
 
@@ -55,7 +55,7 @@ class l2:  # noqa: N801  # a constructor that reads as a phrase
     def __post_init__(self) -> None:
         _check(self.bound)
 
-    def at(self, trajectory: Trajectory) -> "l2":
+    def at(self, state: PublicState) -> "l2":
         return self
 
     def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Array | None = None) -> Array:
@@ -72,7 +72,7 @@ class l1:  # noqa: N801
     def __post_init__(self) -> None:
         _check(self.bound)
 
-    def at(self, trajectory: Trajectory) -> "l1":
+    def at(self, state: PublicState) -> "l1":
         return self
 
     def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Array | None = None) -> Array:
@@ -101,7 +101,7 @@ class automatic:  # noqa: N801
         if not 0 < self.stability < math.inf:
             raise CompositionError(f"automatic(…, stability={self.stability}): a vector of length 0 needs a finite number > 0.")
 
-    def at(self, trajectory: Trajectory) -> "automatic":
+    def at(self, state: PublicState) -> "automatic":
         return self
 
     def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Array | None = None) -> Array:
@@ -143,7 +143,7 @@ class per_layer:  # noqa: N801
     def bound(self) -> float:
         return math.hypot(*self.bounds.values())
 
-    def at(self, trajectory: Trajectory) -> "per_layer":
+    def at(self, state: PublicState) -> "per_layer":
         return self
 
     def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Array | None = None) -> Array:
@@ -191,7 +191,7 @@ class l2_moved:  # noqa: N801
     public, so the bound of a round depends on no example of it.
 
     >>> import numpy as np
-    >>> l2_moved(2.0).at(Trajectory(np.array([3.0, 4.0]), np.zeros(2))).bound
+    >>> l2_moved(2.0).at(PublicState(np.array([3.0, 4.0]), np.zeros(2))).bound
     10.0
     """
 
@@ -209,12 +209,12 @@ class l2_moved:  # noqa: N801
     def bound(self) -> float:
         return self.most  # until it is known how far the iterate moved
 
-    def at(self, trajectory: Trajectory) -> l2:
-        xp = array_namespace(trajectory.current)
-        return l2(min(self.rate * float(xp.linalg.vector_norm(trajectory.current - trajectory.previous)), self.most))
+    def at(self, state: PublicState) -> l2:
+        xp = array_namespace(state.current)
+        return l2(min(self.rate * float(xp.linalg.vector_norm(state.current - state.previous)), self.most))
 
     def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Array | None = None) -> Array:
-        raise CompositionError("l2_moved bounds nothing before it is known how far the iterate moved: use .at(trajectory).")
+        raise CompositionError("l2_moved bounds nothing before it is known how far the iterate moved: use .at(state).")
 
 
 def as_clip(clip: float | Clip) -> Clip:

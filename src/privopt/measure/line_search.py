@@ -20,7 +20,7 @@ from privopt.measure.randomness import Rng
 from privopt.needs import EVERY_ROUND, Needs, Offer, OracleNeed, needs_of
 from privopt.perexample.grads import Array, Objective, Oracle, Vector
 from privopt.privacy.events import DpEvent, compose
-from privopt.trajectory import Trajectory
+from privopt.state import PublicState
 
 SETTLE = 10  # steps after which the longest candidate follows those that were chosen
 MARGIN = 1.1  # times the longest of them
@@ -78,7 +78,7 @@ class LineSearch:
         """What this round will cost: known before any data are read."""
         return self.selection.event if round_ else compose([self.pool.event, self.selection.event])
 
-    def measure(self, oracle: Oracle, at: Trajectory, round_: int, rng: Rng, carry: Carry = {}) -> Noisy:  # noqa: B006
+    def measure(self, oracle: Oracle, at: PublicState, round_: int, rng: Rng, carry: Carry = {}) -> Noisy:  # noqa: B006
         """The step, to be subtracted from the iterate; all that is carried is private already."""
         if round_ and not carry:
             raise CompositionError("a line search pays for its gradients in round 0, so it begins there.")
@@ -95,7 +95,7 @@ class LineSearch:
         step = float(steps[self.selection.choose(scores, self.loss_bound, rng)])
         return Noisy(step * direction, self.event(round_), vars(self._moved(state, step)))
 
-    def _better_gradient(self, oracle: Oracle, at: Trajectory, state: "_State", rng: Rng) -> "_State":
+    def _better_gradient(self, oracle: Oracle, at: PublicState, state: "_State", rng: Rng) -> "_State":
         """The mean gradient, measured anew where the iterate moved, and better where it did not."""
         share = state.share * (1 + self.growth) if state.held else state.share
         wanted, left = share - state.held if state.held else share, 1 - state.spent

@@ -12,7 +12,7 @@ from privopt.measure.samplers import Sampler
 from privopt.needs import Needs, needs_of
 from privopt.perexample.grads import Array, Oracle, PerExampleGrads, Rows
 from privopt.privacy.events import DpEvent
-from privopt.trajectory import Trajectory
+from privopt.state import PublicState
 
 Carry = dict[str, Any]  # arrays and numbers by name
 
@@ -35,7 +35,7 @@ class Measuring(Protocol):
         """What this round will cost: known before any data are read."""
         ...
 
-    def measure(self, oracle: Oracle, at: Trajectory, round_: int, rng: Rng, carry: Carry = ...) -> Noisy:
+    def measure(self, oracle: Oracle, at: PublicState, round_: int, rng: Rng, carry: Carry = ...) -> Noisy:
         """The answer; `carry` is what the round before kept."""
         ...
 
@@ -86,7 +86,7 @@ class Measurement:
         """What this round will cost: known before any data are read."""
         return self.sampler.amplify(self.mechanism.event, round_)
 
-    def measure(self, oracle: Oracle, at: Trajectory, round_: int, rng: Rng, carry: Carry = {}) -> Noisy:  # noqa: B006
+    def measure(self, oracle: Oracle, at: PublicState, round_: int, rng: Rng, carry: Carry = {}) -> Noisy:  # noqa: B006
         """Ask, clip, sum, hide."""
         rows = self.sampler.draw(oracle.size, round_, rng)
         terms = [term.at(at) for term in self.terms]

@@ -9,13 +9,13 @@ from privopt.errors import CompositionError
 from privopt.measure.clips import Clip
 from privopt.needs import MOMENTUM, PREVIOUS_ITERATE, SCALE, Needs, needs_of
 from privopt.perexample.grads import Oracle, PerExampleVectors, Rows
-from privopt.trajectory import Trajectory
+from privopt.state import PublicState
 
 
 class Query(Protocol):
     """What is asked of each example. What it needs beside their gradients, it declares: `privopt.needs`."""
 
-    def __call__(self, oracle: Oracle, rows: Rows, at: Trajectory) -> PerExampleVectors:
+    def __call__(self, oracle: Oracle, rows: Rows, at: PublicState) -> PerExampleVectors:
         """The vectors of these rows."""
         ...
 
@@ -51,9 +51,9 @@ class Term:
     def bound(self) -> float:
         return abs(self.weight) * self.clip.bound
 
-    def at(self, trajectory: Trajectory) -> "Term":
+    def at(self, state: PublicState) -> "Term":
         """The term of a round, whose bound is a number."""
-        clip = self.clip.at(trajectory)
+        clip = self.clip.at(state)
         return self if clip is self.clip else Term(self.weight, self.query, clip)
 
 
@@ -71,7 +71,7 @@ class gradient(_Clippable):  # noqa: N801  # a constructor that reads as a phras
     1.0
     """
 
-    def __call__(self, oracle: Oracle, rows: Rows, at: Trajectory) -> PerExampleVectors:
+    def __call__(self, oracle: Oracle, rows: Rows, at: PublicState) -> PerExampleVectors:
         return oracle(at.current, rows)
 
 
@@ -81,7 +81,7 @@ class gradient_difference(_Clippable):  # noqa: N801
 
     needs: ClassVar[Needs] = frozenset({PREVIOUS_ITERATE})
 
-    def __call__(self, oracle: Oracle, rows: Rows, at: Trajectory) -> PerExampleVectors:
+    def __call__(self, oracle: Oracle, rows: Rows, at: PublicState) -> PerExampleVectors:
         return oracle(at.current, rows).minus(oracle(at.previous, rows))
 
 
@@ -98,7 +98,7 @@ class preconditioned_gradient(_Clippable):  # noqa: N801
     def needs(self) -> Needs:
         return frozenset({SCALE} if self.weight == 1 else {SCALE, MOMENTUM})
 
-    def __call__(self, oracle: Oracle, rows: Rows, at: Trajectory) -> PerExampleVectors:
+    def __call__(self, oracle: Oracle, rows: Rows, at: PublicState) -> PerExampleVectors:
         grads, (_, scale, momentum) = oracle(at.current, rows), at.known
         if scale is None:
             return grads

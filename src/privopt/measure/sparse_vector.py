@@ -19,7 +19,7 @@ from privopt.measure.samplers import Sampler, full_batch
 from privopt.needs import EVERY_ROUND, PUBLIC_GRADIENT, Needs, needs_of
 from privopt.perexample.grads import Oracle
 from privopt.privacy.events import DpEvent, NoOpDpEvent, SelfComposedDpEvent, compose
-from privopt.trajectory import Trajectory
+from privopt.state import PublicState
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class SparseVector:
         kinds = above_threshold(self.noise_multiplier), laplace(self.noise_multiplier)
         return compose(SelfComposedDpEvent(kind.event, self.answers) for kind in kinds)
 
-    def measure(self, oracle: Oracle, at: Trajectory, round_: int, rng: Rng, carry: Carry = {}) -> Noisy:  # noqa: B006
+    def measure(self, oracle: Oracle, at: PublicState, round_: int, rng: Rng, carry: Carry = {}) -> Noisy:  # noqa: B006
         """Compare, and answer by public or by private data."""
         public, event = at.known.gradient, self.event(round_)
         if round_ == 0:

@@ -1,6 +1,6 @@
 """Networks: private training of any PyTorch model."""
 
-import privopt.measure.torch_randomness  # noqa: F401  # what is missing is missed now, and not when a round is paid
+import privopt.measure.randomness.torch_noise  # noqa: F401  # what is missing is missed now, and not when a round is paid
 from privopt.measure.clips import automatic, per_layer
 from privopt.nets.fit import Fitted, fit
 from privopt.nets.make_private import Private, make_private

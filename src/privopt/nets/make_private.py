@@ -49,7 +49,7 @@ from privopt.perexample.torch.isolation import DRAWN, draws_random_numbers
 from privopt.perexample.torch.mixing import check_losses
 from privopt.privacy.accountants import Accountant
 from privopt.privacy.budget import Budget, warn_of_delta
-from privopt.privacy.calibrate import calibrate
+from privopt.privacy.calibration import calibrate
 from privopt.privacy.events import compose
 from privopt.privacy.ledger import Ledger, Run
 from privopt.privacy.statement import Statement
@@ -225,7 +225,7 @@ class Private:
         return None
 
     def _draw(self) -> OpenRound:
-        self._drawing = randomness.restored(randomness.state(self._rng))
+        self._drawing = randomness.restore_state(randomness.save_state(self._rng))
         zero = torch.zeros(self._layout.size, dtype=self._layout.dtype, device=self._layout.device)
         self._place = 0
         self._open = OpenRound(self._measurement, self._planned.size, self.rounds, self._drawing, zero, self._chunk)
@@ -357,7 +357,7 @@ class Private:
             "runs": [[run.name, run.position] for run in (*self._earlier, self._spending)],
             "round": self.rounds,
             "failed": self._failed,
-            "generator": randomness.state(self._rng),
+            "generator": randomness.save_state(self._rng),
             "dropout": self._dropout.seed,
             "chunk": self._chunk,
             "checked": self._checked,
@@ -387,7 +387,7 @@ class Private:
                 f"{different(state['parts'], parts)}. Replaying its noise on another query would reveal both: resume with the "
                 "same, or start a new run."
             )
-        rng = randomness.restored(state["generator"])
+        rng = randomness.restore_state(state["generator"])
         runs, first = [], 0
         for name, paid in state["runs"]:
             runs.append(self.ledger.run(name))

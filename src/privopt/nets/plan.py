@@ -11,7 +11,7 @@ from privopt.limits import MOST_ROUNDS
 from privopt.measure.samplers import Sampler, full_batch, poisson
 from privopt.privacy.accountants import Accountant, epsilon
 from privopt.privacy.budget import Budget
-from privopt.privacy.calibrate import calibrate
+from privopt.privacy.calibration import calibrate
 from privopt.privacy.ledger import Ledger
 from privopt.recipe import Recipe
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from privopt.errors import CompositionError
-from privopt.trajectory import copied
+from privopt.state import copy_iterate
 
 State = dict[str, Any]
 
@@ -64,7 +64,7 @@ class uniform_iterate(_Last):  # noqa: N801
     def observe(self, state: State, round_: int, rounds: int, parameters: Any) -> State:
         if round_ > state["chosen"]:
             return state
-        return {**state, "kept": copied(parameters) if round_ == state["chosen"] else parameters}
+        return {**state, "kept": copy_iterate(parameters) if round_ == state["chosen"] else parameters}
 
 
 @dataclass(frozen=True)
@@ -103,5 +103,5 @@ class average(_Last):  # noqa: N801
         if self.of == "last half" and round_ < rounds // 2:
             return {"kept": parameters, "count": 0}
         count = state["count"] + 1
-        kept = copied(parameters) if count == 1 else state["kept"] + (parameters - state["kept"]) / count
+        kept = copy_iterate(parameters) if count == 1 else state["kept"] + (parameters - state["kept"]) / count
         return {"kept": kept, "count": count}

@@ -39,7 +39,7 @@ from privopt.durable import sync_directory, write_atomically
 from privopt.errors import BudgetExceeded, InputError, LedgerError
 from privopt.privacy.accountants import Accountant, epsilon
 from privopt.privacy.budget import Budget, Neighbours
-from privopt.privacy.calibrate import calibrate
+from privopt.privacy.calibration import calibrate
 from privopt.privacy.events import (
     ComposedDpEvent,
     DpEvent,

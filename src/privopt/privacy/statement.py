@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from privopt.errors import InputError
-from privopt.printable import printable
+from privopt.escaping import printable
 from privopt.privacy.accountants import Accountant, choose, epsilon
 from privopt.privacy.budget import RELATIONS, Budget, cautions
 from privopt.privacy.events import DpEvent, atoms, describe, from_json, to_json

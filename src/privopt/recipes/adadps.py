@@ -24,7 +24,7 @@ from privopt.postprocess.side_information import (
     public_rms,
     public_sum,
 )
-from privopt.postprocess.updates.momentum import descent
+from privopt.postprocess.updates import descent
 from privopt.recipe import Recipe, always
 
 Rule = Literal["rmsprop", "adagrad", "adam"]

@@ -7,12 +7,12 @@ from typing import Any
 
 from privopt.measure.queries import preconditioned_gradient
 from privopt.measure.samplers import Sampler, full_batch
-from privopt.measure.without_privacy import in_the_clear
+from privopt.measure.without_mechanism import in_the_clear
 from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import ReleaseRule, last
 from privopt.postprocess.schedules import Schedule
 from privopt.postprocess.side_information import PublicGradient
-from privopt.postprocess.updates.momentum import descent
+from privopt.postprocess.updates import descent
 from privopt.recipe import Recipe, always
 from privopt.recipes.adadps import Rule, known_scale
 from privopt.recipes.ideal import agreed

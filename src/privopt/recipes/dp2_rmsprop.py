@@ -14,7 +14,7 @@ from privopt.measure.samplers import Sampler, full_batch
 from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import ReleaseRule, last
 from privopt.postprocess.schedules import Schedule, as_schedule
-from privopt.postprocess.side_information.delayed import delayed_preconditioner
+from privopt.postprocess.side_information import delayed_preconditioner
 from privopt.postprocess.updates import sgd
 from privopt.recipe import Recipe
 

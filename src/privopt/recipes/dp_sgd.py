@@ -12,7 +12,7 @@ from privopt.measure.samplers import Sampler, full_batch
 from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import ReleaseRule, last
 from privopt.postprocess.schedules import Schedule
-from privopt.postprocess.updates.momentum import descent
+from privopt.postprocess.updates import descent
 from privopt.recipe import Recipe, always
 
 

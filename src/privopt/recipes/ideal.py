@@ -9,11 +9,11 @@ from privopt.measure.measurement import Measurement
 from privopt.measure.mechanisms import gaussian
 from privopt.measure.queries import preconditioned_gradient
 from privopt.measure.samplers import Sampler, full_batch
-from privopt.measure.without_privacy import by_clean_scale
+from privopt.measure.without_mechanism import by_clean_scale
 from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import ReleaseRule, last
 from privopt.postprocess.schedules import Schedule
-from privopt.postprocess.updates.momentum import descent
+from privopt.postprocess.updates import descent
 from privopt.recipe import Recipe, always
 
 

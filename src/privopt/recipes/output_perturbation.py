@@ -5,7 +5,7 @@ Symbols: T -> steps, η -> learning_rate, L -> lipschitz, β -> smoothness (of t
 """
 
 from privopt.measure.mechanisms import gamma_norm, gaussian
-from privopt.measure.stable_solution import Sensitivity, stable_solution
+from privopt.measure.solutions import Sensitivity, stable_solution
 from privopt.postprocess.regularizers import Regularizer, strong_convexity
 from privopt.postprocess.updates import sgd
 from privopt.recipe import Recipe, always

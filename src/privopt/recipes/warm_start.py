@@ -8,13 +8,12 @@ from privopt.measure.measurement import Measurement
 from privopt.measure.mechanisms import gaussian
 from privopt.measure.queries import gradient
 from privopt.measure.samplers import Sampler, full_batch
-from privopt.measure.unasked import unasked
+from privopt.measure.without_mechanism import unasked
 from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import ReleaseRule, last
 from privopt.postprocess.schedules import Schedule
 from privopt.postprocess.side_information import PublicGradient, public_gradient
-from privopt.postprocess.updates import rmsprop, warm_up
-from privopt.postprocess.updates.momentum import descent
+from privopt.postprocess.updates import descent, rmsprop, warm_up
 from privopt.recipe import Recipe, after
 
 

@@ -23,7 +23,7 @@ from privopt.perexample.grads import Vector
 from privopt.postprocess.regularizers import ridge
 from privopt.privacy.accountants import epsilon
 from privopt.privacy.budget import Budget, warn_of_delta
-from privopt.privacy.calibrate import calibrate
+from privopt.privacy.calibration import calibrate
 from privopt.privacy.events import GaussianDpEvent, compose
 from privopt.privacy.ledger import Run
 from privopt.privacy.statement import Statement

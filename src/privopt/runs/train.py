@@ -26,13 +26,13 @@ from privopt.linear_model.refusals import check, check_settings
 from privopt.linear_model.scaling import RANGES_SHARE, share_of
 from privopt.linear_model.side import PublicTable
 from privopt.linear_model.training import Observer, classes_in_words, drowned, train
-from privopt.measure import survey
+from privopt.measure import surveys
 from privopt.measure.randomness import Rng, generator
 from privopt.perexample.grads import Vector
 from privopt.perexample.losses import Huber, Logistic, Loss, Multinomial
 from privopt.perexample.storage import CHUNK
 from privopt.privacy.budget import Budget
-from privopt.privacy.calibrate import calibrate
+from privopt.privacy.calibration import calibrate
 from privopt.privacy.events import GaussianDpEvent
 from privopt.privacy.ledger import Ledger, Run
 from privopt.recipes import method as method_of
@@ -302,14 +302,14 @@ def _surveyed(table: Table, kinds: dict[str, Kind], budget: Budget, spending: Ru
     found, paid = dict(kinds), []
     if numeric:
         values = [datasets.numbers(frame[name]) for name in numeric]
-        ranges = survey.column_ranges(
+        ranges = surveys.column_ranges(
             lambda: _blocks(values), len(table), len(numeric), noise_multiplier=noise, spending=spending, rng=rng
         )
         for name, low, high, known in zip(numeric, ranges.low, ranges.high, ranges.known, strict=True):
             found[name] = Numeric(float(low), float(high)) if known else Ignored()
         paid.append(f"the ranges of {', '.join(numeric)}")
     if categorical:
-        named = survey.categories(
+        named = surveys.categories(
             [datasets.texts(frame[name]) for name in categorical],
             noise_multiplier=noise,
             failure=FAILURE_SHARE * budget.delta / (2 if budget.neighbours == "replace-one" else 1),

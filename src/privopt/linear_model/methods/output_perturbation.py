@@ -1,6 +1,6 @@
 """The plan of output perturbation: rows of bounded length, and as many steps as the bound on the excess risk asks for.
 
-One example moves the end of T steps η by Δ ≤ ηTL/n (`privopt.measure.stable_solution`): more steps come closer to the optimum and
+One example moves the end of T steps η by Δ ≤ ηTL/n (`privopt.measure.solutions`): more steps come closer to the optimum and
 need more noise. The number of steps minimises what is known of both, from public numbers:
 
     F(w_T) − F(ŵ) ≤ (β′D²/2) max{1/(1 + 2Th), (1 − h)^{2T}},  h = ηβ′,  β′ = β + μ;  with a ridge also ≤ (β′D²/2) (1 − ημ)^{2T}
@@ -20,7 +20,7 @@ from privopt.linear_model.defaults import shape
 from privopt.linear_model.methods.planned import Planned
 from privopt.linear_model.problem import Problem, Settings
 from privopt.measure.mechanisms import gaussian
-from privopt.measure.stable_solution import Sensitivity, stable_solution
+from privopt.measure.solutions import Sensitivity, stable_solution
 from privopt.perexample.losses import Loss
 from privopt.postprocess.regularizers import ridge
 from privopt.recipe import Recipe

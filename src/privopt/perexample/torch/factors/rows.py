@@ -10,7 +10,7 @@ import torch
 from numba import float64
 from torch import Tensor
 
-from privopt.compiled import compiled
+from privopt.numba_cache import compiled
 
 Pair = tuple[Tensor, Tensor]
 

@@ -1,0 +1,76 @@
+"""Randomness: ChaCha under a key from the operating system, unless a seed makes a run repeatable for a test.
+
+A run has one generator: NumPy's distributions, on the keystream of ChaCha8 (Bernstein 2008; on the number of rounds Aumasson
+2019) under a key of 256 bits. Nobody without the key can tell the stream from random bits, so what is published of it, or follows
+from it (answers, start values, a draw of rows), tells nothing about the rest. Every other secret of the run, such as the keys of
+`torch_noise`, is the next 256 bits of its stream. Eight rounds everywhere, so that there is one cipher to trust.
+
+Whoever knows a generator's state can subtract the noise, so a state is as sensitive as the data.
+"""
+
+import json
+import secrets
+from hashlib import sha256
+from numbers import Integral
+
+import numpy as np
+from randomgen import ChaCha
+
+from privopt.errors import InputError
+
+Rng = np.random.Generator
+
+ROUNDS = 8
+KEY_BITS = 256
+CIPHER = f"ChaCha{ROUNDS}"
+SOURCE = f"{CIPHER}, keyed with {KEY_BITS} bits of the operating system's entropy"  # for the statement of a run without a seed
+
+
+def generator(seed: int | np.random.Generator | np.random.RandomState | None = None) -> Rng:
+    """A generator keyed by the operating system, or by a seed (then nothing it hides is hidden).
+
+    A generator of the caller's is a seed too: it gives bytes for the key. One that this function made is returned as it is.
+    """
+    if seed is None:
+        return keyed(secrets.randbits(KEY_BITS))
+    if isinstance(seed, np.random.Generator) and _ours(seed):
+        return seed
+    if isinstance(seed, np.random.Generator | np.random.RandomState):
+        material = seed.bytes(KEY_BITS // 8)
+    elif isinstance(seed, Integral) and seed >= 0:
+        material = f"{int(seed):x}".encode()
+    else:
+        raise InputError(f"the seed is {seed!r}, but it is a whole number ≥ 0, or None for noise that nobody can repeat.")
+    return keyed(int.from_bytes(sha256(b"privopt seed " + material).digest()))
+
+
+def _ours(rng: Rng) -> bool:
+    return isinstance(rng.bit_generator, ChaCha) and rng.bit_generator.state["state"]["rounds"] == ROUNDS
+
+
+def keyed(key: int, counter: int = 0) -> Rng:
+    """The generator of this key, from this 32-bit word of its stream on."""
+    return np.random.Generator(ChaCha(key=key, counter=counter, rounds=ROUNDS))  # a `seed` would be pooled into 128 bits
+
+
+def key(rng: Rng) -> int:
+    """The next 256 bits of the generator's stream, as the key of another."""
+    return int.from_bytes(rng.bit_generator.random_raw(KEY_BITS // 64).tobytes(), "little")
+
+
+def save_state(rng: Rng) -> str:
+    """The generator's state, for a checkpoint: keep it where the data are kept."""
+    inner = rng.bit_generator.state["state"]
+    low, high = inner["ctr"].tolist()
+    return json.dumps({"cipher": CIPHER, "key": inner["keysetup"].astype("<u4").tobytes().hex(), "counter": low + (high << 64)})
+
+
+def restore_state(text: str) -> Rng:
+    """The generator as it was when `save_state` was called."""
+    value = json.loads(text)
+    if value.get("cipher") != CIPHER:
+        raise InputError(
+            f"the noise of this run did not come from {CIPHER}: another version of privopt began it, and this one cannot repeat "
+            "it. Resume with that version, or start a new run."
+        )
+    return keyed(int.from_bytes(bytes.fromhex(value["key"]), "little"), value["counter"])

@@ -1,0 +1,236 @@
+"""Surveys: scales that nobody declared, estimated privately.
+
+A model needs to know roughly how large its columns and rows are, and which categories there are. Where the user has not
+declared that publicly, it is measured once, with noise, and paid for like everything else. Each survey is one measurement:
+every example casts one vote per column, so one example moves the votes by √columns in l2.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.stats import norm
+
+from privopt.measure.clips import l2
+from privopt.measure.measurement import Measurement
+from privopt.measure.mechanisms import gaussian
+from privopt.measure.queries import gradient
+from privopt.measure.randomness import Rng
+from privopt.measure.samplers import full_batch
+from privopt.perexample.design import Design
+from privopt.perexample.grads import Rows, Rule, Vector, onto
+from privopt.privacy.events import FailureDpEvent
+from privopt.privacy.ledger import Run
+from privopt.state import PublicState
+
+TAIL = 0.01  # of the rows may lie outside a range
+COVERED = 0.9  # of the rows have to be seen for a range to be believed
+TYPICAL = 0.95  # of the rows are no longer than the typical row
+_LOWEST, _HIGHEST = -30, 50  # powers of two that values are told apart by
+_ZERO = _HIGHEST - _LOWEST + 1
+_MAGNITUDES = 2 * _ZERO + 1
+_ZOOM = 64
+_PER_OCTAVE = 4
+
+Blocks = Callable[[], Iterator[Vector]]  # the columns' values, a block of rows at a time
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Where almost all values of each column lie.
+
+    `known` says where there were enough rows to tell anything; only if `trusted` were there so many that no more than a
+    hundredth of a column's rows can lie outside unseen.
+    """
+
+    low: Vector
+    high: Vector
+    known: Vector
+    trusted: bool
+
+
+def column_ranges(blocks: Blocks, size: int, columns: int, *, noise_multiplier: float, spending: Run, rng: Rng) -> Ranges:
+    """The range of each column, but for a hundredth of its rows: first by powers of two, then in 64 steps between.
+
+    **Guarantee** Two histograms over fixed bins, of one vote per column and example: l2 sensitivity √columns each. Event:
+    2 × Gaussian(z). Which bins count as occupied is decided from the noisy counts alone.
+    """
+    sigma = noise_multiplier * math.sqrt(columns)
+    histogram = _Votes(blocks, _magnitude, _MAGNITUDES, size, columns).ask(noise_multiplier, spending, rng)
+    first, last, covered = _occupied(histogram, sigma, size)
+    known = last >= first
+    doubtful = known & ~covered  # rows are missing: most likely they lie just outside; but next to 0 there is only 2^−30
+    first = np.maximum(first - (doubtful & (first != _ZERO)), 0)
+    last = np.minimum(last + (doubtful & (last != _ZERO)), _MAGNITUDES - 1)
+    edges = _magnitude_edges()
+    low, high = np.where(known, edges[0][first], -1.0), np.where(known, edges[1][last], 1.0)
+    least_low, least_high = edges[1][first], edges[0][last]  # the outer powers of two hold rows: zooming in may not lose them
+    span = np.where(high > low, high - low, 1.0)  # a column that is always 0 has none
+
+    def position(values: Vector) -> Vector:
+        return np.clip(np.nan_to_num((values - low) / span * _ZOOM), 0, _ZOOM - 1).astype(np.int64)
+
+    histogram = _Votes(blocks, position, _ZOOM, size, columns).ask(noise_multiplier, spending, rng)
+    step = (high - low) / _ZOOM
+    zoomed = np.zeros(columns, dtype=bool)
+    for merged in (1, 2, 4, 8):  # the finest steps in which almost all rows can be seen
+        counts = histogram.reshape(columns, -1, merged).sum(axis=2)
+        first, last, covered = _occupied(counts, sigma * math.sqrt(merged), size)
+        finer_low, finer_high = low + first * merged * step, low + (last + 1) * merged * step
+        finer_low, finer_high = np.minimum(finer_low, least_low), np.maximum(finer_high, least_high)
+        # a single step is a constant, or a column whose other values are too rare to see: most likely 0
+        finer_low = np.where(first == last, np.minimum(finer_low, 0.0), finer_low)
+        finer_high = np.where(first == last, np.maximum(finer_high, 0.0), finer_high)
+        now = known & covered & ~zoomed
+        low, high = np.where(now, finer_low, low), np.where(now, finer_high, high)
+        step = np.where(now, 0.0, step)
+        zoomed |= now
+    trusted = _threshold(sigma, histogram.size) <= TAIL * size
+    return Ranges(low, high, known, trusted)
+
+
+def typical_norm(norms: Vector, *, noise_multiplier: float, spending: Run, rng: Rng) -> float | None:
+    """A length that 95 % of the rows do not exceed, up to a factor 2^(1/4); `None` if there are too few rows to tell.
+
+    **Guarantee** One histogram over fixed bins, one vote per example: l2 sensitivity 1. Event: Gaussian(z).
+    """
+
+    def octave(values: Vector) -> Vector:
+        places = np.floor(_PER_OCTAVE * (np.log2(values) - _LOWEST))
+        return np.clip(np.nan_to_num(places), 0, _PER_OCTAVE * _ZERO - 1).astype(np.int64)
+
+    votes = _Votes(lambda: iter([norms[:, None]]), octave, _PER_OCTAVE * _ZERO, len(norms), 1)
+    counts = votes.ask(noise_multiplier, spending, rng)[0]
+    for merged in (1, _PER_OCTAVE):  # whole octaves need fewer rows
+        groups = counts.reshape(-1, merged).sum(axis=1)
+        likely = np.where(groups > _threshold(noise_multiplier * math.sqrt(merged), len(groups)), groups, 0.0)
+        if likely.any():
+            last = int(np.searchsorted(np.cumsum(likely), TYPICAL * likely.sum()))
+            return float(2.0 ** (_LOWEST + merged * (last + 1) / _PER_OCTAVE))
+    return None
+
+
+def categories(columns: Sequence[Vector], *, noise_multiplier: float, failure: float, spending: Run, rng: Rng) -> list[list[str]]:
+    """The values of each column of strings that occur often enough to be named.
+
+    **Guarantee** Counts of the values that occur, with Gaussian noise; only values whose noisy count exceeds a threshold are
+    named. One example casts one vote per column: l2 sensitivity √columns, Gaussian(z). A value that only the added example
+    has is named with probability at most δ'/columns, by the threshold 1 + zσ-quantile: FailureDpEvent(δ').
+    """
+    sigma = noise_multiplier * math.sqrt(len(columns))
+    threshold = 1 + sigma * float(norm.isf(failure / len(columns)))
+    spending.pay([gaussian(noise_multiplier).event, FailureDpEvent(failure)])
+    named = []
+    for column in columns:
+        values, counts = np.unique(column, return_counts=True)
+        noisy = gaussian(noise_multiplier).release(counts.astype(float), math.sqrt(len(columns)), rng)
+        named.append([str(value) for value in values[noisy > threshold]])
+    return named
+
+
+def column_sizes(design: Design, *, bound: float, noise_multiplier: float, spending: Run, rng: Rng) -> Vector:
+    """The mean size E|x| of each column's entries; for indicators and words, how frequent each is. None is below two noises.
+
+    **Guarantee** Query: Σ |row|, of rows clipped to l2 length `bound`, so one example moves it by at most that. Noise
+    N(0, (z · bound)² I). Event: Gaussian(z), paid before the rows are summed.
+    """
+    noisy = _mean(_Sizes(design), bound, noise_multiplier, spending, rng)
+    return np.maximum(noisy, 2 * noise_multiplier * bound / len(design))
+
+
+class _Sizes:
+    """An oracle whose per-example vector is the row's absolute values."""
+
+    def __init__(self, design: Design) -> None:
+        self._design, self.size = design, len(design)
+
+    def __call__(self, parameters: Vector, rows: Rows) -> "_Sizes":
+        return self
+
+    def norms(self, order: int) -> Vector:
+        return self._design.norms(order)
+
+    def weighted_sum(self, weights: Vector) -> Vector:
+        return self._design.absolute_sum(weights)
+
+    def fold(self, rule: Rule, order: int, out: Vector | None = None) -> Vector:
+        return onto(out, self.weighted_sum(rule(self.norms(order))))
+
+
+# ---------------------------------------------------------------- votes
+
+
+class _Votes:
+    """An oracle whose per-example vector is one vote, in one of `bins`, for each column."""
+
+    def __init__(self, blocks: Blocks, place: Callable[[Vector], Vector], bins: int, size: int, columns: int) -> None:
+        self._blocks, self._place, self._bins = blocks, place, bins
+        self.size, self.columns = size, columns
+
+    def __call__(self, parameters: Vector, rows: Rows) -> "_Votes":
+        return self
+
+    def norms(self, order: int) -> Vector:
+        return np.full(self.size, self.columns ** (1 / order))
+
+    def weighted_sum(self, weights: Vector) -> Vector:
+        total = np.zeros(self.columns * self._bins)
+        start = 0
+        for block in self._blocks():
+            places = self._place(block) + self._bins * np.arange(self.columns)
+            share = np.broadcast_to(weights[start : start + len(block), None], places.shape)
+            total += np.bincount(places.ravel(), share.ravel(), minlength=len(total))
+            start += len(block)
+        return total
+
+    def fold(self, rule: Rule, order: int, out: Vector | None = None) -> Vector:
+        return onto(out, self.weighted_sum(rule(self.norms(order))))
+
+    def ask(self, noise_multiplier: float, spending: Run, rng: Rng) -> Vector:
+        """Noisy counts, (columns, bins)."""
+        noisy = _mean(self, math.sqrt(self.columns), noise_multiplier, spending, rng)
+        return (noisy * self.size).reshape(self.columns, self._bins)
+
+
+def _mean(oracle: Any, bound: float, noise_multiplier: float, spending: Run, rng: Rng) -> Vector:
+    """The noisy mean of the vectors that an oracle has for all rows, each clipped to `bound`; paid before they are read."""
+    measurement = Measurement(full_batch(), [gradient() @ l2(bound)], gaussian(noise_multiplier))
+    spending.pay([measurement.event(0)])
+    nowhere = np.zeros(0)
+    with np.errstate(all="ignore"):  # a warning would tell something about the data
+        noisy: Vector = measurement.measure(oracle, PublicState(nowhere, nowhere), 0, rng).value
+    return noisy
+
+
+def _magnitude(values: Vector) -> Vector:
+    """−2^k … 0 … 2^k as a bin number; |x| in [2^(e−1), 2^e) has exponent e."""
+    values = np.nan_to_num(values)
+    exponent = np.clip(np.frexp(values)[1], _LOWEST, _HIGHEST)
+    return np.where(values == 0, _ZERO, _ZERO + np.sign(values) * (exponent - _LOWEST + 1)).astype(np.int64)
+
+
+def _magnitude_edges() -> tuple[Vector, Vector]:
+    upper = 2.0 ** np.arange(_LOWEST, _HIGHEST + 1)
+    return np.concatenate([-upper[::-1], [0.0], upper / 2]), np.concatenate([-upper[::-1] / 2, [0.0], upper])
+
+
+def _threshold(sigma: float, bins: int) -> float:
+    """A noisy count that some empty bin exceeds in fewer than one of a thousand surveys of this many bins."""
+    return sigma * math.sqrt(2 * math.log(1000 * bins))
+
+
+def _occupied(counts: Vector, sigma: float, size: int) -> tuple[Vector, Vector, Vector]:
+    """The first and last occupied bin of each column, trimmed of `TAIL` of its rows, and whether they hold almost all rows.
+
+    Where none is occupied, the last comes before the first.
+    """
+    real = np.where(counts > _threshold(sigma, counts.size), counts, 0.0)
+    total = real.sum(axis=1, keepdims=True)
+    below = np.cumsum(real, axis=1)
+    inner = (real > 0) & (below > TAIL * total) & (total - below + real > TAIL * total)
+    several = (inner.sum(axis=1, keepdims=True) > 1) | ((real > 0).sum(axis=1, keepdims=True) == 1)
+    inner = np.where(several, inner, real > 0)  # a rare value is trimmed only if a range remains without it
+    first, last = inner.argmax(axis=1), inner.shape[1] - 1 - inner[:, ::-1].argmax(axis=1)
+    return first, np.where(total[:, 0] > 0, last, first - 1), total[:, 0] > COVERED * size

@@ -1,0 +1,272 @@
+"""Update rules: what to do with a private answer. Written once against the array API, for NumPy and for torch.
+
+A rule turns a direction into a step and keeps its memory in named arrays, so that it can be saved. In the formulas θ is the
+iterate, g the direction, η the learning rate, and ĝ a public gradient.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from array_api_compat import array_namespace, is_torch_array
+
+from privopt.errors import CompositionError
+from privopt.needs import PUBLIC_GRADIENT, Needs, needs_of
+from privopt.postprocess.schedules import Schedule, as_schedule
+from privopt.state import NOTHING, Known
+
+State = dict[str, Any]  # arrays by name; an empty one for a rule without memory
+
+
+class Step(NamedTuple):
+    """θ ← θ − rate · along."""
+
+    rate: float
+    along: Any
+
+    @property
+    def displacement(self) -> Any:
+        """What is added to the iterate."""
+        return -self.rate * self.along
+
+    def taken(self, here: Any, *, in_place: bool = False) -> Any:
+        """The next iterate, in an array of its own or in that of the iterate. For torch in one pass: it may be large."""
+        if is_torch_array(here):
+            most = array_namespace(here).finfo(here.dtype).max
+            rate = self.rate if self.rate <= most else math.inf  # torch refuses what overflows, but takes what is infinite
+            return (here.add_ if in_place else here.add)(self.along, alpha=-rate)
+        there, more = (here, self.displacement) if in_place else (self.displacement, here)
+        there += more
+        return there
+
+
+class UpdateRule(Protocol):
+    """What to do with the answer of a round. What it needs beside the answer, it declares: `privopt.needs`."""
+
+    def start(self, parameters: Any) -> State:
+        """The memory before the first round; it depends on the shape of the parameters only."""
+        ...
+
+    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Step, State]:
+        """Where to go from the iterate, and the memory after; `known` is the side information of the round."""
+        ...
+
+
+@dataclass(frozen=True)
+class sgd:  # noqa: N801  # a constructor that reads as a phrase
+    """θ ← θ − min{η, `longest`/‖g‖} g: no step is longer than `longest`."""
+
+    learning_rate: float | Schedule
+    longest: float = math.inf
+
+    def start(self, parameters: Any) -> State:
+        return {}
+
+    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Step, State]:
+        rate = as_schedule(self.learning_rate)(round_)
+        if self.longest < math.inf:
+            length = float(array_namespace(direction).linalg.vector_norm(direction))
+            rate = rate if rate * length <= self.longest else self.longest / length
+        return Step(rate, direction), state
+
+
+@dataclass(frozen=True)
+class momentum:  # noqa: N801
+    """m ← β m + g; θ ← θ − η m."""
+
+    learning_rate: float | Schedule
+    decay: float = 0.9
+
+    def start(self, parameters: Any) -> State:
+        return {"velocity": 0 * parameters}
+
+    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Step, State]:
+        velocity = self.decay * state["velocity"] + direction
+        return Step(as_schedule(self.learning_rate)(round_), velocity), {"velocity": velocity}
+
+
+def descent(learning_rate: float | Schedule, decay: float) -> momentum | sgd:
+    """With momentum, or without."""
+    return momentum(learning_rate, decay) if decay else sgd(learning_rate)
+
+
+@dataclass(frozen=True)
+class rmsprop:  # noqa: N801
+    """v ← β₂ v + (1 − β₂) g²; θ ← θ − η g/(√min(v, λ) + ν).
+
+    The ceiling λ keeps noise, which inflates v, from making the steps vanish (Zhou et al., DPAGD).
+    """
+
+    learning_rate: float | Schedule
+    decay: float = 0.99
+    stability: float = 1e-8
+    ceiling: float = math.inf
+
+    def start(self, parameters: Any) -> State:
+        return {"second": 0 * parameters}
+
+    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Step, State]:
+        xp = array_namespace(direction)
+        second = self.decay * state["second"] + (1 - self.decay) * direction**2
+        held = second if self.ceiling == math.inf else xp.clip(second, max=self.ceiling)
+        return Step(as_schedule(self.learning_rate)(round_), direction / (xp.sqrt(held) + self.stability)), {"second": second}
+
+
+@dataclass(frozen=True)
+class adam:  # noqa: N801
+    """m ← β₁ m + (1 − β₁) g; v ← β₂ v + (1 − β₂) g²; θ ← θ − η m/(√min(v, λ) + ν).
+
+    With bias correction m and v are divided by 1 − β₁ᵗ and 1 − β₂ᵗ first. The DPAGD paper has the ceiling λ and no
+    correction; the AdaDPS paper has the correction and no ceiling. With a noise variance s², max(v − s², floor) takes the
+    place of v (DP-AdamBC).
+    """
+
+    learning_rate: float | Schedule
+    first_decay: float = 0.9
+    second_decay: float = 0.999
+    stability: float = 1e-8
+    ceiling: float = math.inf
+    bias_correction: bool = True
+    noise_variance: float = 0.0
+    floor: float = 0.0
+
+    def start(self, parameters: Any) -> State:
+        return {"first": 0 * parameters, "second": 0 * parameters}
+
+    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Step, State]:
+        xp = array_namespace(direction)
+        first = self.first_decay * state["first"] + (1 - self.first_decay) * direction
+        second = self.second_decay * state["second"] + (1 - self.second_decay) * direction**2
+        mean, square = first, second
+        if self.bias_correction:
+            mean = first / (1 - self.first_decay ** (round_ + 1))
+            square = second / (1 - self.second_decay ** (round_ + 1))
+        if self.noise_variance:
+            square = xp.clip(square - self.noise_variance, min=self.floor)
+        if self.ceiling != math.inf:
+            square = xp.clip(square, max=self.ceiling)
+        along = mean / (xp.sqrt(square) + self.stability)
+        return Step(as_schedule(self.learning_rate)(round_), along), {"first": first, "second": second}
+
+
+@dataclass(frozen=True)
+class projected:  # noqa: N801
+    """θ ← Π(θ + the step of `rule`), Π the nearest point of the ball ‖θ − θ₀‖ ≤ `radius` around the start θ₀."""
+
+    rule: UpdateRule
+    radius: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.radius < math.inf:
+            raise CompositionError(f"radius is {self.radius}, but a ball has a finite radius > 0.")
+
+    @property
+    def needs(self) -> Needs:
+        return needs_of(self.rule)
+
+    def start(self, parameters: Any) -> State:
+        return {**self.rule.start(parameters), "moved": 0 * parameters}
+
+    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Step, State]:
+        own = {name: value for name, value in state.items() if name != "moved"}
+        step, own = self.rule.step(direction, own, round_, known)
+        moved = step.taken(state["moved"])
+        length = float(array_namespace(moved).linalg.vector_norm(moved))
+        if length > self.radius:
+            moved = moved * (self.radius / length)
+            step = Step(1.0, state["moved"] - moved)
+        return step, {**own, "moved": moved}
+
+
+@dataclass(frozen=True)
+class public_rmsprop:  # noqa: N801
+    """v ← β v + (1 − β) ĝ²; θ ← θ − η g/(√v + ε), where ĝ is a public gradient: noise in g does not inflate v."""
+
+    learning_rate: float | Schedule
+    decay: float = 0.9
+    stability: float = 1e-5
+    needs: ClassVar[Needs] = frozenset({PUBLIC_GRADIENT})
+
+    def start(self, parameters: Any) -> State:
+        return {"second": 0 * parameters}
+
+    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Step, State]:
+        xp = array_namespace(direction)
+        second = self.decay * state["second"] + (1 - self.decay) * known.gradient**2
+        return Step(as_schedule(self.learning_rate)(round_), direction / (xp.sqrt(second) + self.stability)), {"second": second}
+
+
+@dataclass(frozen=True)
+class public_adam:  # noqa: N801
+    """m ← β₂ m + (1 − β₂)(β₁ g + (1 − β₁) ĝ); v ← β₃ v + (1 − β₃) ĝ²; θ ← θ − η m̂/(√v̂ + ε), where ĝ is a public gradient.
+
+    m̂ and v̂ are m and v divided by 1 − β₂ᵗ and 1 − β₃ᵗ.
+    """
+
+    learning_rate: float | Schedule
+    weight: float = 0.9  # β₁
+    first_decay: float = 0.9  # β₂
+    second_decay: float = 0.999  # β₃
+    stability: float = 1e-5
+    needs: ClassVar[Needs] = frozenset({PUBLIC_GRADIENT})
+
+    def start(self, parameters: Any) -> State:
+        return {"first": 0 * parameters, "second": 0 * parameters}
+
+    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Step, State]:
+        xp, gradient = array_namespace(direction), known.gradient
+        mixed = self.weight * direction + (1 - self.weight) * gradient
+        first = self.first_decay * state["first"] + (1 - self.first_decay) * mixed
+        second = self.second_decay * state["second"] + (1 - self.second_decay) * gradient**2
+        mean = first / (1 - self.first_decay ** (round_ + 1))
+        root = xp.sqrt(second / (1 - self.second_decay ** (round_ + 1)))
+        along = mean / (root + self.stability)
+        return Step(as_schedule(self.learning_rate)(round_), along), {"first": first, "second": second}
+
+
+@dataclass(frozen=True)
+class mirror_mix:  # noqa: N801
+    """θ ← θ − η (α g + (1 − α) ĝ) with α = cos(πt/2K) until t = K, then 0, where ĝ is a public gradient."""
+
+    learning_rate: float | Schedule
+    horizon: int  # K
+    needs: ClassVar[Needs] = frozenset({PUBLIC_GRADIENT})
+
+    def start(self, parameters: Any) -> State:
+        return {}
+
+    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Step, State]:
+        share = math.cos(math.pi * min(round_ / self.horizon, 1.0) / 2)
+        mixed = share * direction + (1 - share) * known.gradient
+        return Step(as_schedule(self.learning_rate)(round_), mixed), state
+
+
+@dataclass(frozen=True)
+class warm_up:  # noqa: N801
+    """In the first rounds a step along g + ĝ by `first`, where g is 0 (or a regulariser's gradient): nobody is asked yet."""
+
+    rounds: int
+    first: UpdateRule
+    then: UpdateRule
+
+    @property
+    def needs(self) -> Needs:
+        return needs_of(self.first, self.then) | {PUBLIC_GRADIENT}
+
+    def start(self, parameters: Any) -> State:
+        return _named("first", self.first.start(parameters)) | _named("then", self.then.start(parameters))
+
+    def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Step, State]:
+        if round_ < self.rounds:
+            step, memory = self.first.step(direction + known.gradient, _part("first", state), round_, known)
+            return step, state | _named("first", memory)
+        step, memory = self.then.step(direction, _part("then", state), round_ - self.rounds, known)
+        return step, state | _named("then", memory)
+
+
+def _named(part: str, state: State) -> State:
+    return {f"{part} {name}": value for name, value in state.items()}
+
+
+def _part(part: str, state: State) -> State:
+    return {name.removeprefix(f"{part} "): value for name, value in state.items() if name.startswith(f"{part} ")}
