@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import pytest
 
 WITH_TORCH = [
-    "src/privopt/perexample/torch/*",
+    "src/privopt/perexample/networks/*",
     "src/privopt/nets/*",
     "src/privopt/numba_cache.py",
     "src/privopt/measure/randomness/keyed_normal.py",

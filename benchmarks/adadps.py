@@ -38,7 +38,7 @@ from privopt.measure.samplers import poisson
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.linear import LinearOracle
 from privopt.perexample.losses import Logistic, Squared
-from privopt.perexample.public import PublicRows
+from privopt.perexample.public_rows import PublicRows
 from privopt.postprocess.side_information import tf_idf, token_frequency
 from privopt.privacy.accountants import epsilon
 from privopt.recipe import Recipe

@@ -31,7 +31,7 @@ from privopt.measure.mechanisms import gaussian
 from privopt.measure.queries import gradient, preconditioned_gradient
 from privopt.measure.samplers import full_batch
 from privopt.nets import fit
-from privopt.perexample.torch import TorchOracle, clip_weights
+from privopt.perexample.networks import TorchOracle, clip_weights
 from privopt.postprocess.side_information import fixed_scale
 from privopt.postprocess.updates import sgd
 from privopt.recipe import Recipe, always

@@ -34,7 +34,7 @@ from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Rows
 from privopt.perexample.linear import LinearGrads, LinearOracle
 from privopt.perexample.losses import Logistic
-from privopt.perexample.public import PublicRows
+from privopt.perexample.public_rows import PublicRows
 from privopt.privacy.ledger import Ledger
 from privopt.recipe import Recipe
 from privopt.recipes import adadps, dp_adam, dp_sgd

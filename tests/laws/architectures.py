@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from tests.perexample.torch.models import Lists, Merging, Mixer, Scale, Temperature, Uses, Vision
+from tests.perexample.networks.models import Lists, Merging, Mixer, Scale, Temperature, Uses, Vision
 
 TIME, WIDTH, TOKENS = 4, 4, 7
 

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from privopt.measure.clips import Clip, automatic, l1, l2, l2_moved, per_layer
-from privopt.perexample.torch import TorchGrads, TorchOracle
-from privopt.perexample.torch.data import rows_of
-from privopt.perexample.torch.factors import cancelled, factor, outer
+from privopt.perexample.networks import TorchGrads, TorchOracle
+from privopt.perexample.networks.examples import rows_of
+from privopt.perexample.networks.factors import cancellation, factor, outer
 from privopt.state import PublicState
 from tests.laws.architectures import ARCHITECTURES, TIME, TOKENS, WIDTH, Architecture
-from tests.perexample.torch.alone import doubled, squared
+from tests.perexample.networks.reference import doubled, squared
 
 EPSILON = {torch.float32: 6e-8, torch.float64: 1e-16}
 EXACT = {torch.float32: 1e-5, torch.float64: 1e-9}  # of a vector's length, where nothing cancels
@@ -216,7 +216,7 @@ def _taken(way: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in zip(("TRAFFIC", "KEEP", "SHARE", "BLOCK"), WAYS[way], strict=True):
             patch.setattr(outer, name, value)
-        for module in (factor, cancelled):
+        for module in (factor, cancellation):
             patch.setattr(module, "BLOCK", WAYS[way][3])
         yield
 

@@ -44,32 +44,18 @@ DRAWN = {  # by these names, and by no others
     "measure/samplers.py": {"choice", "geometric", "integers", "keyed"},  # rows, and cuts by their key
     "measure/mechanisms.py": {"normal", "laplace", "exponential", "standard_normal", "gamma"},
     "postprocess/release.py": {"integers", "choice"},
-    "perexample/public.py": {"permutation", "Generator", "PCG64DXSM"},  # the order of public rows: it hides nothing
-    "perexample/torch/data.py": {"rand", "randn", "randint"},  # made-up examples, to try a model on: they hide nothing
-    "perexample/torch/check.py": {"rand", "randn", "Generator"},
-    "perexample/torch/isolation.py": {
-        "rand",
-        "randn",
-        "rand_like",
-        "randn_like",
-        "bernoulli",
-        "bernoulli_",
-        "uniform_",
-        "normal_",
-    }
-    | {
-        "exponential_",
-        "normal",
-        "randint",
-        "randint_like",
-        "poisson",
-        "Generator",
-    },  # made-up examples and parameters; the functions that are replaced by constants
-    "perexample/torch/glue.py": {"rand", "Generator"},  # made-up numbers, to see which rows belong to an example
-    "nets/answers.py": {"rand", "randn", "Generator"},  # made-up examples
+    "perexample/public_rows.py": {"permutation", "Generator", "PCG64DXSM"},  # the order of public rows: it hides nothing
+    "perexample/networks/examples.py": {"rand", "randn", "randint"},  # made-up examples, to try a model on: they hide nothing
+    "perexample/networks/isolation/model_check.py": {"rand", "Generator"},
+    "perexample/networks/isolation/made_up.py": {"rand", "randn", "Generator"},
+    "perexample/networks/model_state.py": {"randn", "Generator"},  # made-up parameters
+    "perexample/networks/rng.py": {"MT19937", "integers"}  # the seed of dropout, and its generator in place of NumPy's global one
+    | {"rand", "randn", "rand_like", "randn_like", "randint", "randint_like", "bernoulli", "bernoulli_", "poisson"}
+    | {"normal", "normal_", "uniform_", "exponential_"},  # functions that are replaced by constants
+    "perexample/networks/fallback.py": {"rand", "Generator"},  # made-up numbers, to see which rows belong to an example
+    "perexample/networks/chunked.py": {"randint"},  # the seed of dropout
+    "nets/probes.py": {"rand", "randn", "Generator"},  # made-up examples
     "nets/data.py": {"Generator"},
-    "nets/dropout.py": {"MT19937", "integers"},  # the seed of dropout, and its generator in place of the global one of NumPy
-    "perexample/torch/chunked.py": {"randint"},  # the same
     "nets/mlp.py": {"integers", "Generator"},  # the seed of the start, and made-up rows
 }
 

@@ -155,7 +155,7 @@ def nothing_else_is_random(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             raise AssertionError("a generator that is not keyed was made")
 
     if torch:
-        import privopt.nets.dropout  # noqa: F401  # makes a generator for dropout and augmentation, which hide nothing
+        import privopt.perexample.networks.rng  # noqa: F401  # makes a generator for dropout and augmentation, which hide nothing
     before = shared()
     with monkeypatch.context() as patched:
         for name in OTHERS:

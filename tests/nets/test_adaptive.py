@@ -14,7 +14,7 @@ from privopt.measure.randomness import generator
 from privopt.measure.samplers import poisson
 from privopt.nets import fit
 from privopt.nets.fit import RATES, trained
-from privopt.perexample.torch.oracle import TorchOracle
+from privopt.perexample.networks.torch_oracle import TorchOracle
 from privopt.privacy.events import GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent, atoms
 from privopt.recipes import dp_adam_bc
 

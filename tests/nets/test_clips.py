@@ -16,9 +16,9 @@ from privopt.nets import fit, make_private
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.linear import LinearOracle
 from privopt.perexample.losses import Logistic
-from privopt.perexample.torch import TorchGrads, TorchOracle, per_example_gradients
+from privopt.perexample.networks import TorchGrads, TorchOracle, per_example_gradients
 from privopt.recipes import dp_sgd
-from tests.perexample.torch.alone import one_at_a_time
+from tests.perexample.networks.reference import one_at_a_time
 
 BUDGET = Budget(3.0, 1e-5)
 BOUNDS = {"0": 0.3, "2.weight": 0.2, "2": 0.1}  # a module, a parameter, and what is left of its module

@@ -13,9 +13,9 @@ from privopt.measure.queries import gradient_difference
 from privopt.measure.randomness import generator
 from privopt.measure.samplers import poisson
 from privopt.nets import fit
-from privopt.nets.dropout import Dropout
 from privopt.nets.fit import _Repeatable
-from privopt.perexample.torch import TorchOracle
+from privopt.perexample.networks import TorchOracle
+from privopt.perexample.networks.rng import Dropout
 from privopt.privacy.events import GaussianDpEvent, PoissonSampledDpEvent, PureDpEvent, atoms
 from privopt.recipe import Recipe
 from privopt.recipes import dp_agd, dp_srm, spiderboost

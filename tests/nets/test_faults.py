@@ -22,7 +22,7 @@ from privopt.measure.clips import l2
 from privopt.measure.mechanisms import gaussian
 from privopt.measure.open_round import OpenRound
 from privopt.nets import Private, make_private
-from privopt.perexample.torch.tape import Tape
+from privopt.perexample.networks.tape import Tape
 from tests.nets import faults
 from tests.nets.faults import CLIP, Fault, Faults, Released, data, network, once
 

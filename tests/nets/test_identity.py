@@ -23,10 +23,10 @@ from torch.utils.data import Dataset
 from privopt import Budget, Ledger, fit
 from privopt.errors import InputError
 from privopt.measure.clips import automatic
-from privopt.nets.answers import answers
-from privopt.nets.dropout import global_generators, seed_all
 from privopt.nets.identity import identify
-from privopt.perexample.torch import TorchOracle
+from privopt.nets.probes import probe_model
+from privopt.perexample.networks import TorchOracle
+from privopt.perexample.networks.rng import global_generators, seed_all
 from tests.stopped import StopAt, Stopped
 
 WEIGHT = 1.0
@@ -451,7 +451,7 @@ class Drawing(Network):
 def test_a_model_with_a_generator_of_its_own_has_no_checkpoint() -> None:
     oracle = TorchOracle(Drawing(), nn.CrossEntropyLoss(reduction="none"), *data(), check=False)
     with pytest.raises(InputError, match="computes something else when it is asked again"):
-        answers(oracle, tuple(part[:1] for part in data()))
+        probe_model(oracle, tuple(part[:1] for part in data()))
 
 
 def test_a_loss_that_acts_at_exact_targets_is_told_apart() -> None:
@@ -460,6 +460,6 @@ def test_a_loss_that_acts_at_exact_targets_is_told_apart() -> None:
             return (output[:, 0] - targets) ** 2 * torch.where(targets == 1, scale, 1.0)
 
         x, y = data()
-        return answers(TorchOracle(Network(), loss, x, y.float(), check=False), (x[:1], y[:1].float()))
+        return probe_model(TorchOracle(Network(), loss, x, y.float(), check=False), (x[:1], y[:1].float()))
 
     assert asked(1.0) == asked(1.0) != asked(2.0)

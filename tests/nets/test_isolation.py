@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from privopt import Budget, Ledger
 from privopt.errors import InputError
 from privopt.nets import UnsupportedLayer, fit, make_private
-from privopt.perexample.torch import TorchOracle, per_example_gradients
+from privopt.perexample.networks import TorchOracle, per_example_gradients
 
 BUDGET = Budget(3.0, 1e-5)
 MIXED = "depends on other examples|not those of each example alone|for one example than for a batch"

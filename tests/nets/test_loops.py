@@ -22,7 +22,7 @@ from privopt import Budget, Ledger
 from privopt.checkpoint import write_atomically
 from privopt.errors import BudgetExceeded, InputError, PrivoptError, PrivoptWarning
 from privopt.nets import Private, UnsupportedLayer, make_private
-from privopt.perexample.torch import UnsupportedLoss
+from privopt.perexample.networks import UnsupportedLoss
 from tests.processes import killed, one_fork_server, size, started, wait_for
 
 BUDGET = Budget(3.0, 1e-5)

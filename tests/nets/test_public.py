@@ -13,9 +13,9 @@ from torch.utils.data import Dataset, TensorDataset
 from privopt import Budget
 from privopt.errors import CompositionError, InputError
 from privopt.nets import fit
-from privopt.nets.public import PublicExamples, described
-from privopt.perexample.public import public_batches
-from privopt.perexample.torch import TorchOracle
+from privopt.nets.public_examples import PublicExamples, described
+from privopt.perexample.networks import TorchOracle
+from privopt.perexample.public_rows import public_batches
 from privopt.privacy.events import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from privopt.privacy.ledger import Ledger
 from privopt.recipes import METHODS

@@ -18,7 +18,7 @@ from privopt import Budget, Ledger
 from privopt.errors import CompositionError, InputError, PrivoptError, PrivoptWarning
 from privopt.measure.clips import l2_moved, per_layer
 from privopt.nets import fit, make_private
-from privopt.perexample.torch.data import moved
+from privopt.perexample.networks.examples import moved
 from privopt.postprocess.regularizers import ridge
 
 BUDGET = Budget(3.0, 1e-5)

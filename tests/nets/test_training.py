@@ -22,7 +22,7 @@ from privopt.measure.randomness import generator
 from privopt.measure.samplers import poisson
 from privopt.nets import fit, make_private
 from privopt.nets.data import MEMORY, physical_batch_size
-from privopt.perexample.torch import TorchOracle
+from privopt.perexample.networks import TorchOracle
 from privopt.privacy.events import PoissonSampledDpEvent, atoms
 from privopt.recipe import Recipe
 from privopt.recipes import dp_adam, dp_rmsprop, dp_sgd

@@ -27,7 +27,7 @@ from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import PerExampleVectors, Vector
 from privopt.perexample.linear import LinearOracle
 from privopt.perexample.losses import Logistic
-from privopt.perexample.public import PublicRows, public_batches
+from privopt.perexample.public_rows import PublicRows, public_batches
 from privopt.postprocess.side_information import SideInformation, State, tf_idf
 from privopt.privacy.budget import Budget
 from privopt.privacy.events import GaussianDpEvent, NonPrivateDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent

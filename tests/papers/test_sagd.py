@@ -18,7 +18,7 @@ from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Vector
 from privopt.perexample.linear import LinearOracle
 from privopt.perexample.losses import Logistic
-from privopt.perexample.public import PublicRows
+from privopt.perexample.public_rows import PublicRows
 from privopt.privacy.accountants import epsilon
 from privopt.privacy.events import LaplaceDpEvent, SelfComposedDpEvent
 from privopt.recipe import Recipe

@@ -14,7 +14,7 @@ from privopt.perexample.grads import Vector
 from privopt.perexample.limited import LimitedDesign
 from privopt.perexample.linear import LinearOracle
 from privopt.perexample.losses import Huber, Logistic, Loss, Multinomial, Squared
-from privopt.perexample.storage import Csr
+from privopt.perexample.row_storage import Csr
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((30, 4)) * RNG.choice([0.1, 1.0, 30.0], (30, 1))

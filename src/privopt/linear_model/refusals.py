@@ -15,7 +15,7 @@ from privopt.linear_model import methods, side
 from privopt.linear_model.problem import Problem, Settings, Side
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.losses import Loss
-from privopt.perexample.public import PublicRows
+from privopt.perexample.public_rows import PublicRows
 from privopt.privacy.budget import Budget
 from privopt.recipes import METHODS, check_options
 from privopt.recipes import method as method_of

@@ -22,7 +22,7 @@ from privopt.measure.randomness import Rng
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Vector
 from privopt.perexample.losses import Loss
-from privopt.perexample.public import PublicRows
+from privopt.perexample.public_rows import PublicRows
 from privopt.postprocess.side_information import least_seen, seen_sizes
 from privopt.privacy.budget import Budget
 from privopt.privacy.calibration import calibrate

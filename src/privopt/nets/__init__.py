@@ -4,7 +4,7 @@ import privopt.measure.randomness.torch_noise  # noqa: F401  # what is missing i
 from privopt.measure.clips import automatic, per_layer
 from privopt.nets.fit import Fitted, fit
 from privopt.nets.make_private import Private, make_private
-from privopt.perexample.torch import UnsupportedLayer, clipped_sum, per_example_norms, replace_batchnorm
+from privopt.perexample.networks import UnsupportedLayer, clipped_sum, per_example_norms, replace_batchnorm
 
 __all__ = [
     "Fitted",

@@ -9,11 +9,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from privopt.errors import InputError
-from privopt.nets.dropout import global_generators, seed_all
-from privopt.perexample.torch.data import call, kinds, moved, rows_of, synthetic
-from privopt.perexample.torch.draws import Draws
-from privopt.perexample.torch.memory import Memory
-from privopt.perexample.torch.record import record
+from privopt.perexample.networks.examples import call, kinds, moved, rows_of, synthetic
+from privopt.perexample.networks.model_state import ModelState
+from privopt.perexample.networks.recorder import record
+from privopt.perexample.networks.rng import RngState, global_generators, seed_all
 
 READ_TWICE = 32  # examples that have to be the same for the same seed
 MEMORY = 64 << 20  # bytes of activations at a time
@@ -78,14 +77,14 @@ def physical_batch_size(model: nn.Module, inputs: Any) -> int:
 
     examples = 2
     device = next(model.parameters()).device
-    start = Memory(model)
+    start = ModelState(model)
     first, generator = moved(rows_of(inputs, slice(0, 1)), device), torch.Generator().manual_seed(0)
     *telling, plainest = kinds(first)
     for kind in (*telling, plainest):
         kept.clear()
         made_up = synthetic(first, examples, generator, kind=kind)
         try:
-            with torch.autograd.graph.saved_tensors_hooks(weigh, lambda tensor: tensor), Draws(device).again(), record(model):
+            with torch.autograd.graph.saved_tensors_hooks(weigh, lambda tensor: tensor), RngState(device).replay(), record(model):
                 call(model, made_up)
             break
         except (RuntimeError, IndexError, ValueError):

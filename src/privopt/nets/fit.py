@@ -19,16 +19,15 @@ from privopt.loop import Result, check_finite, run, warn_of_early_end
 from privopt.measure.clips import Clip
 from privopt.measure.randomness import SOURCE, Rng, generator
 from privopt.needs import Offer
-from privopt.nets.answers import answers
 from privopt.nets.data import as_dataset, as_model, content, first_of, pairs, physical_batch_size
-from privopt.nets.dropout import Dropout, global_generators
 from privopt.nets.identity import identify
 from privopt.nets.independence import Independence, assumptions, check_independence, require
-from privopt.nets.mode import training
 from privopt.nets.plan import check_given, noise_for, schedule
-from privopt.nets.public import PublicExamples, described
-from privopt.nets.public_loss import public_loss
-from privopt.perexample.torch import TorchOracle
+from privopt.nets.probes import probe_model
+from privopt.nets.public_examples import PublicExamples, described, public_loss
+from privopt.perexample.networks import TorchOracle
+from privopt.perexample.networks.model_state import training
+from privopt.perexample.networks.rng import Dropout, global_generators
 from privopt.postprocess.release import ReleaseRule, last
 from privopt.postprocess.schedules import Schedule
 from privopt.postprocess.side_information import least_seen, seen_sizes
@@ -186,7 +185,7 @@ def fit(
         plan = (planned, clip_bound, budget, options, rates, release, physical_batch_size, accountant, noise, seed)
         read = {name: content(part) for name, part in (("data", data), ("public data", known)) if part is not None}
         settings = identify(method=method, recipe=recipe_of, plan=plan)
-        store = Checkpoint(checkpoint, {**read, **code, "settings": settings}, answers(oracle, first_of(data)))
+        store = Checkpoint(checkpoint, {**read, **code, "settings": settings}, probe_model(oracle, first_of(data)))
         ended = store.finished()
     if ended is not None:  # whoever asked was killed before it had the model, or asks again
         spending, noise = ledger.run(ended.run), ended.noise_multiplier

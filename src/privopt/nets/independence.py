@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from privopt.errors import InputError
-from privopt.perexample.torch.errors import UnsupportedLayer
+from privopt.perexample.networks.unsupported import UnsupportedLayer
 
 Independence = Literal["checked", "proved"]
 

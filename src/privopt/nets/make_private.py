@@ -35,18 +35,17 @@ from privopt.measure.queries import gradient
 from privopt.needs import Offer, check_oracle, check_slots
 from privopt.nets.attached import Attached
 from privopt.nets.data import as_dataset, as_model, content, first_of, physical_batch_size, values
-from privopt.nets.dropout import Dropout, global_generators
 from privopt.nets.identity import identify
 from privopt.nets.independence import Independence, assumptions, check_independence, require
 from privopt.nets.plan import Schedule, check_given, schedule
 from privopt.nets.rehearsal import RANDOM, Rehearsal
-from privopt.perexample.torch import Layout, Recorder, TorchGrads
-from privopt.perexample.torch.check import check_model, tried
-from privopt.perexample.torch.data import leaves, moved, rows_of
-from privopt.perexample.torch.errors import UnsupportedLayer, UnsupportedLoss
-from privopt.perexample.torch.handed import Handed
-from privopt.perexample.torch.isolation import DRAWN, draws_random_numbers
-from privopt.perexample.torch.mixing import check_losses
+from privopt.perexample.networks import Layout, Recorder, TorchGrads
+from privopt.perexample.networks.examples import leaves, moved, rows_of
+from privopt.perexample.networks.isolation.comparison import DRAWN, draws_random_numbers
+from privopt.perexample.networks.isolation.model_check import check_model, tried
+from privopt.perexample.networks.isolation.overwriting import BatchRows, check_losses
+from privopt.perexample.networks.rng import Dropout, global_generators
+from privopt.perexample.networks.unsupported import UnsupportedLayer, UnsupportedLoss
 from privopt.privacy.accountants import Accountant
 from privopt.privacy.budget import Budget, warn_of_delta
 from privopt.privacy.calibration import calibrate
@@ -294,13 +293,13 @@ class Private:
     def _check(self, losses: Callable[[], Tensor], examples: int) -> None:
         """Refuse a closure that mixes the examples of its batch."""
         with self._numbers(COMPUTING), self._unchanged(losses, examples) as again:
-            self._checked = check_losses(self._recorder, self._layout, losses, Handed(self._part, examples), plainly=True)
+            self._checked = check_losses(self._recorder, self._layout, losses, BatchRows(self._part, examples), plainly=True)
             self._doubts += [doubt for doubt in self._rehearsal.compare(again) if doubt not in self._doubts]
 
     @contextmanager
     def _unchanged(self, losses: Callable[[], Tensor], examples: int) -> Iterator[Callable[[], Tensor]]:
         """The same losses each time, of a batch that a closure may change in place; then the batch as it was."""
-        batch = Handed(self._part, examples)
+        batch = BatchRows(self._part, examples)
 
         def again() -> Tensor:
             batch.give(batch.order)

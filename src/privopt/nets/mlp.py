@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from privopt.measure.randomness import Rng
 from privopt.perexample.design import Frame
 from privopt.perexample.grads import Vector
-from privopt.perexample.torch import per_example_gradients
-from privopt.perexample.torch.data import synthetic
+from privopt.perexample.networks import per_example_gradients
+from privopt.perexample.networks.examples import synthetic
 
 LENGTH = 5.0  # of a typical row when it enters a network
 PROBES = 64  # made-up rows

@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from privopt.perexample.torch import Layout, Recorder, TorchGrads
-from privopt.perexample.torch.data import copied, rows_of
-from privopt.perexample.torch.errors import UnsupportedLayer
-from privopt.perexample.torch.isolation import MIXED, TOLERANCES, random_values, without_randomness
-from privopt.perexample.torch.memory import Memory
-from privopt.perexample.torch.mixing import noting_halves
+from privopt.perexample.networks import Layout, Recorder, TorchGrads
+from privopt.perexample.networks.examples import copied, rows_of
+from privopt.perexample.networks.isolation.comparison import MIXED, TOLERANCES
+from privopt.perexample.networks.isolation.overwriting import noting_halves
+from privopt.perexample.networks.model_state import ModelState, random_values
+from privopt.perexample.networks.rng import without_randomness
+from privopt.perexample.networks.unsupported import UnsupportedLayer
 
 RANDOM = (
     "the loop draws random numbers outside of the closure, so its losses could not be compared with those of parts of a batch"
@@ -95,7 +96,7 @@ class Rehearsal:
         return found
 
     def _at(self, losses: Callable[[], Tensor]) -> _Found:
-        start, halves = Memory(self._recorder.model), set[torch.dtype]()
+        start, halves = ModelState(self._recorder.model), set[torch.dtype]()
         try:
             with without_randomness(self._recorder.model), torch.enable_grad(), self._recorder.record() as tape:
                 with noting_halves(halves):

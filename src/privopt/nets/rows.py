@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from privopt.nets.data import physical_batch_size
 from privopt.perexample.design import Frame
 from privopt.perexample.grads import Vector
-from privopt.perexample.torch import TorchOracle
+from privopt.perexample.networks import TorchOracle
 
 
 class Rows:

@@ -14,8 +14,8 @@ import scipy.sparse as sp
 
 from privopt.errors import InputError
 from privopt.perexample.grads import Rows, Vector
-from privopt.perexample.storage import CHUNK as CHUNK
-from privopt.perexample.storage import Csr, Dense, Stored, centred_times
+from privopt.perexample.row_storage import CHUNK as CHUNK
+from privopt.perexample.row_storage import Csr, Dense, Stored, centred_times
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from privopt.errors import InputError
 from privopt.perexample.design import Batch, Design, Frame
 from privopt.perexample.grads import Rows, Vector
-from privopt.perexample.storage import Dense
+from privopt.perexample.row_storage import Dense
 
 
 class LimitedDesign(Design):

@@ -13,7 +13,7 @@ from privopt.errors import CompositionError
 from privopt.perexample.design import Batch, Design
 from privopt.perexample.grads import Rows, Rule, Vector, onto
 from privopt.perexample.losses import Loss
-from privopt.perexample.storage import lengths
+from privopt.perexample.row_storage import lengths
 
 ROUNDING = 1e-12  # of the largest possible squared norm: how far a shifted one, whose parts may cancel, is rounded up
 HUGE = 1e150  # a gradient this long is absent: sums are taken before the diagonal, and must not overflow where that is small

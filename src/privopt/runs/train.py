@@ -30,7 +30,7 @@ from privopt.measure import surveys
 from privopt.measure.randomness import Rng, generator
 from privopt.perexample.grads import Vector
 from privopt.perexample.losses import Huber, Logistic, Loss, Multinomial
-from privopt.perexample.storage import CHUNK
+from privopt.perexample.row_storage import CHUNK
 from privopt.privacy.budget import Budget
 from privopt.privacy.calibration import calibrate
 from privopt.privacy.events import GaussianDpEvent

@@ -1,0 +1,146 @@
+"""Factors: the gradients of one parameter, one for each example, kept as what they are made of.
+
+| factor | the gradient of example i | made by |
+|---|---|---|
+| `RankOne` | δᵢ ⊗ aᵢ | a linear layer on rows |
+| `Outer` | Σₜ δᵢₜ ⊗ aᵢₜ | linear, convolution, recurrent and attention weights |
+| `Lookup` | Σₜ δᵢₜ in row idᵢₜ | embeddings |
+| `Dense` | itself | biases, norm layers, everything else |
+| `Sum` | a sum of different kinds | a weight shared by, say, an embedding and a linear layer |
+
+A norm that is computed without forming the vector must not come out too small when terms cancel: then an example would be
+clipped too little. Where that could happen the vectors of those examples are formed (`CANCELLED`), and where they all but vanish
+the weighted sum adds the formed vectors, too (`cancellation`).
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from privopt.perexample.networks.factors.kernels import usable, weighted_squares
+
+CANCELLED = 3e-3  # of what the squared norm could be without cancellation; below it rounding shows
+LONG = 1 << 16  # numbers that are squared and added in one go
+BLOCK = 1 << 20  # numbers of formed gradients at a time
+HUGE = {torch.float32: 1e30, torch.float64: 1e300}  # squared lengths: beside one, the other may have underflowed and still count
+OVERFLOW = {dtype: torch.finfo(dtype).max / huge for dtype, huge in HUGE.items()}
+
+
+class Factor(Protocol):
+    """The gradients of one parameter."""
+
+    @property
+    def examples(self) -> int:
+        """How many examples there are."""
+        ...
+
+    def squared_norms(self, diagonal: Tensor | None = None) -> Tensor:
+        """‖gᵢ ⊙ diagonal‖² for each example."""
+        ...
+
+    def absolute_norms(self, diagonal: Tensor | None = None) -> Tensor:
+        """‖gᵢ ⊙ diagonal‖₁ for each example."""
+        ...
+
+    def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
+        """out += Σ wᵢ gᵢ, in the parameter's shape."""
+        ...
+
+    def dots(self, vector: Tensor) -> Tensor:
+        """⟨gᵢ, vector⟩ for each example."""
+        ...
+
+    def dense(self) -> Tensor:
+        """(examples, *shape): the gradients themselves."""
+        ...
+
+    def take(self, index: Tensor) -> "Factor":
+        """The gradients of these examples."""
+        ...
+
+    def minus(self, other: "Factor", weight: float) -> "Factor":
+        """gᵢ − weight · g′ᵢ."""
+        ...
+
+    def plus(self, other: "Factor") -> "Factor":
+        """gᵢ + g′ᵢ: the parameter was used twice."""
+        ...
+
+
+def squares(rows: Tensor) -> Tensor:
+    """‖rowᵢ‖² over all dimensions but the first. (A norm needs no room for the squares.)"""
+    flat = rows if rows.ndim == 2 else rows.flatten(1)
+    if flat.shape[1] <= LONG:
+        return torch.linalg.vector_norm(flat, dim=1).square_()
+    return added(
+        [torch.linalg.vector_norm(part, dim=1).square_() for part in torch.split(flat, LONG, 1)]
+    )  # rounding grows with length
+
+
+def product(one: Tensor, other: Tensor) -> Tensor:
+    """‖δᵢ‖² ‖aᵢ‖², of squares. No number where one is huge: the other could be 0 only because its numbers' squares are."""
+    huge = (one + other).mul_(OVERFLOW[one.dtype])
+    return (one * other).add_(huge, alpha=0.0)  # 0 · ∞; comparing takes twice as long
+
+
+def scaled_product(gradients: Tensor, diagonal: Tensor, inputs: Tensor) -> Tensor:
+    """‖(δᵢ ⊗ aᵢ) ⊙ D‖² = (δ²)ᵀ D² (a²), where each column of D is divided by its largest number, and a multiplied by it.
+
+    No square is let underflow: those of δ and D are at least `tiny`, and a is not squared on its own. So no norm comes out too
+    small: each column has a number 1, so (δ²)ᵀ D² is at least `tiny`, beside which what still underflows is nothing.
+    """
+    tiny = torch.finfo(gradients.dtype).tiny
+    largest = diagonal.abs().amax(0)
+    unit = diagonal / torch.where(largest == 0, 1.0, largest)  # a column of zeros has no part: a · 0
+    through, inputs = gradients.square().clamp_min_(tiny) @ unit.square_().clamp_min_(tiny), inputs * largest
+    return weighted_squares(through, inputs) if usable(through, inputs) else squares(through.sqrt_().mul_(inputs))
+
+
+class Formed(Protocol):
+    """What can be formed some examples at a time."""
+
+    @property
+    def examples(self) -> int:
+        """How many examples there are."""
+        ...
+
+    def take(self, index: Tensor) -> "Formed":
+        """Those of these examples."""
+        ...
+
+    def dense(self) -> Tensor:
+        """(examples, *shape)"""
+        ...
+
+
+def in_blocks(factor: Formed, numbers: int, norm: "Norm", diagonal: Tensor | None) -> Tensor:
+    """Norms of formed gradients, some examples at a time."""
+    step = max(1, BLOCK // max(1, numbers))
+    parts = []
+    for start in range(0, factor.examples, step):
+        rows = factor.take(torch.arange(start, min(start + step, factor.examples))).dense()
+        parts.append(norm(rows if diagonal is None else rows * diagonal))
+    return torch.cat(parts) if parts else torch.zeros(0)
+
+
+class Norm(Protocol):
+    """A norm of each row."""
+
+    def __call__(self, rows: Tensor, /) -> Tensor:
+        """(examples,)"""
+        ...
+
+
+def absolutes(rows: Tensor) -> Tensor:
+    """‖rowᵢ‖₁ over all dimensions but the first."""
+    return rows.flatten(1).abs().sum(1)
+
+
+def added(parts: Sequence[Tensor]) -> Tensor:
+    """Their sum."""
+    total = parts[0]
+    for place, part in enumerate(parts[1:]):
+        total = total.add_(part) if place else total + part
+    return total

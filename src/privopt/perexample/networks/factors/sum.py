@@ -1,0 +1,117 @@
+"""A sum of factors of different kinds: what a parameter that is used in different ways has."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from privopt.perexample.networks.factors.cancellation import VANISHED, Cancelled, settled
+from privopt.perexample.networks.factors.factor import Factor, absolutes, added, in_blocks, squares
+
+
+class Sum:
+    """gᵢ = Σₖ scaleₖ · gᵢ⁽ᵏ⁾, formed a few examples at a time where a norm is asked for."""
+
+    def __init__(self, parts: Sequence[Factor], scales: Sequence[float]) -> None:
+        self.parts, self.scales = tuple(parts), tuple(scales)
+        self.cancelled: Cancelled | None = None
+
+    @property
+    def examples(self) -> int:
+        return self.parts[0].examples
+
+    @property
+    def numbers(self) -> int:
+        return self.take(torch.arange(1)).dense().numel() if self.examples else 0
+
+    def squared_norms(self, diagonal: Tensor | None = None) -> Tensor:
+        sizes = self.sizes(2, diagonal)
+        powers = in_blocks(self, self.numbers, squares, diagonal)
+        return settled(self, powers, powers < (VANISHED * sizes).square_(), 2, diagonal)
+
+    def absolute_norms(self, diagonal: Tensor | None = None) -> Tensor:
+        sizes = self.sizes(1, diagonal)
+        powers = in_blocks(self, self.numbers, absolutes, diagonal)
+        return settled(self, powers, powers < VANISHED * sizes, 1, diagonal)
+
+    def sizes(self, order: int, diagonal: Tensor | None) -> Tensor:
+        if order == 2:
+            norms = [part.squared_norms(diagonal).sqrt() for part in self.parts]
+        else:
+            norms = [part.absolute_norms(diagonal) for part in self.parts]
+        return added([abs(scale) * norm for norm, scale in zip(norms, self.scales, strict=True)])
+
+    def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
+        if self.cancelled is not None:
+            weights = self.cancelled.add(weights, out)
+        for part, scale in zip(self.parts, self.scales, strict=True):
+            part.add_weighted_sum(scale * weights, out)
+
+    def dots(self, vector: Tensor) -> Tensor:
+        found = added([scale * part.dots(vector) for part, scale in zip(self.parts, self.scales, strict=True)])
+        return found if self.cancelled is None else self.cancelled.put(found, vector)
+
+    def dense(self) -> Tensor:
+        total = self.scales[0] * self.parts[0].dense()
+        for part, scale in zip(self.parts[1:], self.scales[1:], strict=True):
+            total = total + scale * part.dense().view_as(total)
+        return total
+
+    def take(self, index: Tensor) -> "Sum":
+        taken = Sum([part.take(index) for part in self.parts], self.scales)
+        if self.cancelled is not None:
+            taken.cancelled = self.cancelled.take(index, self.examples)
+        return taken
+
+    def minus(self, other: Factor, weight: float) -> Factor:
+        if isinstance(other, Sum) and self.scales == other.scales and len(self.parts) == len(other.parts):
+            return Sum([a.minus(b, weight) for a, b in zip(self.parts, other.parts, strict=True)], self.scales)
+        return Sum([*self.parts, other], [*self.scales, -weight])
+
+    def plus(self, other: Factor) -> Factor:
+        for place, part in enumerate(self.parts):
+            if type(part) is type(other) and self.scales[place] == 1.0:
+                return Sum([*self.parts[:place], part.plus(other), *self.parts[place + 1 :]], self.scales)
+        return Sum([*self.parts, other], [*self.scales, 1.0])
+
+
+DOUBTFUL = 1e-2  # of the largest possible squared norm: below it rounding would show, and the vectors are formed
+
+
+class Shifted:
+    """gᵢ ⊙ diagonal + shift: its norms, and those vectors that all but cancel."""
+
+    def __init__(self, part: Factor, diagonal: Tensor | None, shift: Tensor) -> None:
+        self.part, self.diagonal, self.shift = part, diagonal, shift
+        self.cancelled: Cancelled | None = None
+
+    @property
+    def examples(self) -> int:
+        return self.part.examples
+
+    @property
+    def numbers(self) -> int:
+        return self.shift.numel()
+
+    def squared_norms(self) -> Tensor:
+        own, constant = self.part.squared_norms(self.diagonal), self.shift.square().sum()
+        dots = self.part.dots(self.shift if self.diagonal is None else self.shift * self.diagonal)
+        powers, most = own + 2 * dots + constant, (own.sqrt() + constant.sqrt()).square()
+        return settled(self, powers, powers < DOUBTFUL * most, 2, None)
+
+    def absolute_norms(self) -> Tensor:
+        sizes = self.sizes(1, None)
+        powers = in_blocks(self, self.numbers, absolutes, None)
+        return settled(self, powers, powers < VANISHED * sizes, 1, None)
+
+    def sizes(self, order: int, diagonal: Tensor | None) -> Tensor:
+        assert diagonal is None  # it has its own
+        norms = self.part.squared_norms(self.diagonal).sqrt() if order == 2 else self.part.absolute_norms(self.diagonal)
+        return norms + torch.linalg.vector_norm(self.shift, order)
+
+    def dense(self) -> Tensor:
+        rows = self.part.dense()
+        return (rows if self.diagonal is None else rows * self.diagonal) + self.shift
+
+    def take(self, index: Tensor) -> "Shifted":
+        return Shifted(self.part.take(index), self.diagonal, self.shift)

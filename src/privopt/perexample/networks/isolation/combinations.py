@@ -1,0 +1,139 @@
+"""Combining: which operations of a forward pass make one number of several examples, whatever their values are.
+
+A dependence may show at values that nobody makes up: a mask that is rarely set, a rare label. Shapes tell without values. The
+batch has a prime number of rows, so a dimension that holds the examples is a multiple of it. An operation that is given such a
+dimension and returns none, a dimension squared, or one that works along the examples (a sort, a softmax) *combines* examples.
+
+Not all of these mix: a guard may look at the largest number and raise. So a reduction's result is changed as another batch might
+change it (a larger maximum, one more that is counted), and if a loss follows, it depends on other examples.
+"""
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+
+PRIMES = (11, 13)  # rows of two batches: a dimension that is a multiple of both by chance would be a rare one
+MOST = 8  # reductions that are changed
+
+REDUCTIONS = {
+    "sum", "mean", "nansum", "nanmean", "prod", "max", "min", "amax", "amin", "aminmax", "any", "all", "std", "var", "std_mean",
+    "var_mean", "linalg_vector_norm", "norm", "median", "nanmedian", "logsumexp", "count_nonzero", "dot", "mm", "bmm", "mv",
+    "addmm",
+}  # fmt: skip
+ALONG = {
+    "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "_softmax", "_log_softmax", "sort", "argsort", "topk", "flip",
+    "roll", "gather", "scatter", "scatter_add", "index_select", "index_add", "kthvalue", "mode",
+}  # fmt: skip
+SEPARABLE = {"_pack_padded_sequence", "_pad_packed_sequence", "nll_loss_forward", "nll_loss2d_forward"}
+
+
+class Operation(NamedTuple):
+    """An operation that combines examples, and the line of code that asks for it."""
+
+    name: str
+    where: str
+
+    def __str__(self) -> str:
+        return f"{self.name} at {self.where}" if self.where else self.name
+
+
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes operations that combine the rows of a batch of this size, and changes the result of the reduction in this place."""
+
+    def __init__(self, size: int, change: int | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._size, self._change = size, change
+        self.reductions: list[Operation] = []
+        self.others: list[Operation] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = func._schema.name.rpartition("::")[2].removesuffix("_")
+        given = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
+        if name in SEPARABLE or not any(map(self._holds, given)):
+            return result
+        found = [x for x in tree_flatten(result)[0] if isinstance(x, Tensor)]
+        lost = not any(map(self._holds, found))
+        if lost and found and name in REDUCTIONS:
+            self.reductions.append(Operation(name, code_line()))
+            if len(self.reductions) - 1 == self._change:
+                _change(name, found[0])
+        elif lost or any(self._twice(x) for x in found) or self._along(name, args, kwargs or {}):
+            self.others.append(Operation(name, code_line()))
+        return result
+
+    def _holds(self, tensor: Tensor) -> bool:
+        return any(size and size % self._size == 0 for size in tensor.shape)
+
+    def _twice(self, tensor: Tensor) -> bool:
+        return sum(bool(size) and size % self._size == 0 for size in tensor.shape) > 1
+
+    def _along(self, name: str, args: Any, kwargs: Any) -> bool:
+        """Whether an operation works along the dimension of the examples."""
+        x = args[0] if args else None
+        if not isinstance(x, Tensor):
+            return False
+        if name == "index":
+            return any(
+                isinstance(index, Tensor) and x.shape[place] % self._size == 0 and not _in_order(index, x.shape[place])
+                for place, index in enumerate(args[1])
+            )
+        if name == "native_layer_norm":
+            return any(size % self._size == 0 for size in args[1])
+        if name == "native_group_norm":
+            return bool(x.shape[0] % self._size)
+        if name not in ALONG or not x.ndim:
+            return False
+        dims = kwargs.get("dim", kwargs.get("dims", args[1] if len(args) > 1 else -1))
+        dims = args[2] if name == "roll" and len(args) > 2 else dims
+        return any(
+            x.shape[dim] % self._size == 0 for dim in (dims if isinstance(dims, list | tuple) else [dims]) if _is_dim(dim, x)
+        )
+
+
+def _is_dim(dim: Any, x: Tensor) -> bool:
+    return isinstance(dim, int) and -x.ndim <= dim < x.ndim
+
+
+def _in_order(index: Tensor, rows: int) -> bool:
+    """Each row in its place: x[torch.arange(len(x)), lengths]."""
+    return index.numel() == rows and index.dtype == torch.int64 and bool((index.flatten() == torch.arange(rows)).all())
+
+
+def _change(name: str, found: Tensor) -> None:
+    """What another batch might give."""
+    with torch.no_grad():
+        if found.is_floating_point():
+            found.mul_(1.5).add_(0.1)
+        elif found.dtype == torch.bool:
+            found.fill_(name == "any")
+        else:
+            found.add_(1)
+
+
+def find_combinations(losses: Callable[[int], Tensor]) -> tuple[list[tuple[int, Operation]], list[Operation]]:
+    """Reductions (with their places) and other operations that combine examples; `losses` computes those of so many rows."""
+    watches = []
+    for size in PRIMES:
+        with torch.no_grad(), Watch(size) as watch:
+            losses(size)
+        watches.append(watch)
+    first, second = watches
+    reductions = [(place, op) for place, op in enumerate(first.reductions) if op in second.reductions]
+    return reductions, list(dict.fromkeys(op for op in first.others if op in second.others))
+
+
+def code_line(frames: traceback.StackSummary | None = None) -> str:
+    """The innermost line of code that is neither torch's nor ours, if there is one."""
+    libraries = tuple(str(folder) for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
+    stack = traceback.extract_stack() if frames is None else frames
+    own = [frame for frame in stack if not frame.filename.startswith((*libraries, "<frozen"))]
+    if not own:
+        return ""
+    return f"{Path(own[-1].filename).name}, line {own[-1].lineno}: {own[-1].line}"

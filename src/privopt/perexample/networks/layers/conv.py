@@ -1,0 +1,174 @@
+"""Convolutions and transposed convolutions, in one, two and three dimensions.
+
+A convolution is a linear layer on patches, so its gradient is Σ over pixels of δ ⊗ patch. Patches are cut a few examples at a
+time and never kept. A transposed convolution is the same with the two sides exchanged: Σ over pixels of x ⊗ patch of δ.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from privopt.perexample.networks.factors import Dense, Outer, Term
+from privopt.perexample.networks.layers.site import Made, Site
+
+SHORT = 16  # places in a row of an image: fewer are looked up one by one faster than copied row by row
+
+
+@dataclass(frozen=True)
+class Patches:
+    """Patches of images (examples, channels, *pixels): a source of (examples · groups, places, channels/groups · kernel)."""
+
+    images: Tensor
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    places: tuple[int, ...]
+
+    @property
+    def shape(self) -> torch.Size:
+        examples, channels = self.images.shape[:2]
+        return torch.Size((examples * self.groups, prod(self.places), channels // self.groups * prod(self.kernel)))
+
+    @property
+    def stored(self) -> int:
+        return self.images.numel()
+
+    def block(self, start: int, stop: int) -> Tensor:
+        images = self.images[start // self.groups : stop // self.groups]
+        patches = self._cut(images)  # (examples, channels · kernel, places)
+        return patches.reshape(-1, patches.shape[1] // self.groups, patches.shape[2]).transpose(1, 2)
+
+    def _cut(self, images: Tensor) -> Tensor:
+        if prod(self.kernel) == prod(self.stride) == 1 and images.shape[2:] == self.places:
+            return images.flatten(2)
+        pads = [n for pad in reversed(self.padding) for n in (pad, pad)]
+        padded = (F.pad(images, pads) if any(pads) else images).contiguous()
+        if self.places[-1] < SHORT:
+            patches = padded.flatten(0, 1).flatten(1).index_select(1, self._pixels)
+        else:
+            patches = self._windows(padded)
+        return patches.reshape(len(images), images.shape[1] * prod(self.kernel), -1)
+
+    @cached_property
+    def _pixels(self) -> Tensor:
+        """Where the patches of a channel are in it."""
+        sizes = [size + 2 * pad for size, pad in zip(self.images.shape[2:], self.padding, strict=True)]
+        return self._windows(torch.arange(prod(sizes), device=self.images.device).view(sizes)).reshape(-1)
+
+    def _windows(self, padded: Tensor) -> Tensor:
+        """(…, *kernel, *places): every patch, without a copy. (One copy of this is faster than F.unfold.)"""
+        first = padded.ndim - len(self.kernel)
+        steps = padded.stride()[first:]
+        return padded.as_strided(
+            (*padded.shape[:first], *self.kernel, *self.places),
+            (
+                *padded.stride()[:first],
+                *(step * n for step, n in zip(steps, self.dilation, strict=True)),
+                *(step * n for step, n in zip(steps, self.stride, strict=True)),
+            ),
+            padded.storage_offset(),
+        )
+
+    def _room(self, images: Tensor) -> list[int]:
+        """How many patches there are; a transposed convolution's output padding can leave room for more than it has places."""
+        return [
+            (size + 2 * pad - dilation * (width - 1) - 1) // step + 1
+            for size, pad, dilation, width, step in zip(
+                images.shape[2:], self.padding, self.dilation, self.kernel, self.stride, strict=True
+            )
+        ]
+
+    def lengths(self) -> Tensor:
+        """A number is in one patch at most for each place in the kernel."""
+        rows = self.images.reshape(len(self.images) * self.groups, -1)
+        return torch.linalg.vector_norm(rows, dim=1).mul_(prod(self.kernel) ** 0.5)
+
+    def take(self, index: Tensor) -> "Patches":
+        return replace(self, images=self.images[torch.div(index[:: self.groups], self.groups, rounding_mode="floor")])
+
+    def less(self, other: "Patches") -> "Patches":
+        return replace(self, images=self.images - other.images)
+
+    def contract(self, gradients: Tensor, groups: int) -> Tensor:
+        """The ordinary weight gradient of a convolution whose output gradient is `gradients`."""
+        examples, channels = self.images.shape[:2]
+        out = gradients.transpose(1, 2).reshape(examples, -1, *self.places)
+        if (room := self._room(self.images)) != list(self.places):
+            out = F.pad(out, [n for more, own in zip(room[::-1], self.places[::-1], strict=True) for n in (0, more - own)])
+        shape = (out.shape[1], channels // self.groups, *self.kernel)
+        weight = out.new_empty(1).expand(shape)
+        result: Tensor = torch.ops.aten.convolution_backward.default(
+            out,
+            self.images,
+            weight,
+            None,
+            self.stride,
+            self.padding,
+            self.dilation,
+            False,
+            (0,) * len(self.kernel),
+            self.groups,
+            (False, True, False),
+        )[1]
+        return result.reshape(shape[0], -1)
+
+
+def conv_factors(module: Any, inputs: tuple[Tensor, ...], gradients: Tensor, site: Site) -> Made:
+    """nn.Conv1d, nn.Conv2d, nn.Conv3d."""
+    pixels = len(module.kernel_size)
+    images, padding = _batched(inputs[0], pixels), module.padding
+    gradients = _batched(gradients, pixels)
+    if module.weight.requires_grad:
+        if isinstance(padding, str) or module.padding_mode != "zeros":
+            mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+            images = F.pad(images, module._reversed_padding_repeated_twice, mode=mode)
+            padding = (0,) * pixels
+        places = tuple(gradients.shape[2:])
+        patches = Patches(images, module.kernel_size, module.stride, tuple(padding), module.dilation, module.groups, places)
+        yield "weight", _outer(patches, gradients, module, site)
+    yield from _bias(module, gradients, site)
+
+
+def conv_transpose_factors(module: Any, inputs: tuple[Tensor, ...], gradients: Tensor, site: Site) -> Made:
+    """nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d."""
+    pixels = len(module.kernel_size)
+    images, gradients = _batched(inputs[0], pixels), _batched(gradients, pixels)
+    if module.weight.requires_grad:
+        places = tuple(images.shape[2:])
+        patches = Patches(
+            gradients, module.kernel_size, module.stride, tuple(module.padding), module.dilation, module.groups, places
+        )
+        yield "weight", _outer(patches, images, module, site)
+    yield from _bias(module, gradients, site)
+
+
+def _outer(patches: Patches, other: Tensor, module: Any, site: Site) -> Outer:
+    groups = module.groups
+    if len(other) == site.examples:
+        deltas = other.reshape(len(other) * groups, other.shape[1] // groups, -1).transpose(1, 2)
+        return Outer([Term(patches, deltas)], module.weight.shape, groups)
+    # several images of one example: each is a term
+    own, rest = site.first(patches.images), site.first(other)
+    terms = []
+    for k in range(own.shape[1]):
+        deltas = rest[:, k].reshape(len(own) * groups, other.shape[1] // groups, -1).transpose(1, 2)
+        terms.append(Term(replace(patches, images=own[:, k].contiguous()), deltas))
+    return Outer(terms, module.weight.shape, groups)
+
+
+def _bias(module: Any, gradients: Tensor, site: Site) -> Made:
+    if module.bias is not None and module.bias.requires_grad:
+        sums = site.first(gradients.flatten(2).sum(2))
+        yield "bias", Dense(sums if sums.ndim == 2 else sums.sum(1))
+
+
+def _batched(tensor: Tensor, pixels: int) -> Tensor:
+    """A single image has no batch dimension: it is a batch of one."""
+    return tensor if tensor.ndim == pixels + 2 else tensor.unsqueeze(0)

@@ -1,0 +1,28 @@
+"""nn.Linear, on rows, sequences or any leading shape."""
+
+from torch import Tensor, nn
+
+from privopt.perexample.networks.factors import Dense, Outer, RankOne
+from privopt.perexample.networks.layers.site import Made, Site
+
+
+def linear_factors(module: nn.Linear, inputs: tuple[Tensor, ...], gradients: Tensor, site: Site) -> Made:
+    """y = W a + b: δ ⊗ a and δ, summed over what lies between batch and features."""
+    a, d = in_time(site.first(inputs[0])), in_time(site.first(gradients))
+    weight, bias = module._parameters["weight"], module._parameters.get("bias")  # which may be a buffer
+    assert weight is not None
+    of_bias = Dense(over_time(d)) if a.ndim == 2 or bias is not None else None
+    if weight.requires_grad:
+        yield "weight", RankOne(a, of_bias) if a.ndim == 2 and of_bias is not None else Outer.of(a, d, weight.shape)
+    if bias is not None and bias.requires_grad and of_bias is not None:
+        yield "bias", of_bias
+
+
+def in_time(tensor: Tensor) -> Tensor:
+    """(examples, width) or (examples, time, width)."""
+    return tensor if tensor.ndim <= 3 else tensor.flatten(1, -2)
+
+
+def over_time(gradients: Tensor) -> Tensor:
+    """The sum over time."""
+    return gradients if gradients.ndim == 2 else gradients.sum(1)

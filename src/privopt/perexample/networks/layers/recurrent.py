@@ -1,0 +1,329 @@
+"""nn.LSTM, nn.GRU, nn.RNN: torch's own modules and parameters, any number of layers, one or two directions, packed or not.
+
+The input projection is a linear layer on the whole sequence. The gradient of its output is the gradient of the gates, which the
+recurrent weight shares: Σₜ δₜ ⊗ hₜ₋₁. The steps in between are written by hand, forward and backward, without weight gradients.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from privopt.perexample.networks.factors import Dense, Outer
+from privopt.perexample.networks.layers.fully_connected import in_time, over_time
+from privopt.perexample.networks.layers.site import Site
+from privopt.perexample.networks.precision import at_least_float32
+from privopt.perexample.networks.tape import Found, Gradients, Tape
+from privopt.perexample.networks.unsupported import UnsupportedLayer
+
+AT_ONCE = 1 << 18  # numbers of gates that are treated together: they fit a cache
+
+
+class Memory:
+    """What the steps leave for the weights' gradients: hidden states, and the gradient that meets the recurrent weight."""
+
+    def __init__(self) -> None:
+        self.states: Tensor | None = None  # (time, examples, hidden), before each step
+        self.gradients: Tensor | None = None  # (time, examples, gates · hidden), unless it is that of the projection
+
+
+class _Lstm(torch.autograd.Function):
+    """An LSTM on inputs (time, examples, width). One buffer holds the gates and then their gradients, which the memory keeps."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, anchor: Tensor, x: Tensor, w_ih: Tensor, bias: Tensor | None, w_hh: Tensor, h: Tensor, c: Tensor, memory: Memory
+    ) -> tuple[Tensor, ...]:
+        time, examples, _ = x.shape
+        n = w_hh.shape[1]
+        gates = F.linear(x, w_ih, bias)
+        hs, cs = x.new_empty(time + 1, examples, n), x.new_empty(time + 1, examples, n)
+        tanhs = x.new_empty(time, examples, n)
+        hs[0], cs[0] = h, c
+        h_before, h_after, c_before, c_after = (part.unbind() for part in (hs[:-1], hs[1:], cs[:-1], cs[1:]))
+        recurrent = w_hh.T
+        for now, th, h0, h1, c0, c1 in zip(gates.unbind(), tanhs.unbind(), h_before, h_after, c_before, c_after, strict=True):
+            now.addmm_(h0, recurrent)
+            now[:, : 2 * n].sigmoid_()
+            i, f, g, o = now.chunk(4, 1)
+            g.tanh_()
+            o.sigmoid_()
+            torch.mul(f, c0, out=c1).addcmul_(i, g)
+            torch.tanh(c1, out=th)
+            torch.mul(o, th, out=h1)
+        memory.states = hs[:-1]
+        ctx.memory = memory
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(gates, cs, tanhs, w_ih, w_hh)
+        return hs[1:], hs[-1].clone(), cs[-1].clone(), cs[1:]
+
+    @staticmethod
+    def backward(
+        ctx: Any, dhs: Tensor | None, dh: Tensor | None, dc: Tensor | None, dcs: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        gates, cs, tanhs, w_ih, w_hh = ctx.saved_tensors
+        time, examples, wide = gates.shape
+        n = wide // 4
+        total = _added(dh, None if dhs is None else dhs[-1], tanhs[0])
+        cell = torch.zeros_like(tanhs[0]) if dc is None else dc.clone()
+        step = max(1, AT_ONCE // max(1, examples * wide))
+        slopes = gates.new_empty(step, examples, wide)
+        for start in reversed(range(0, time, step)):
+            stop = min(start + step, time)
+            now, th = gates[start:stop], tanhs[start:stop]
+            i, f, g, o = now.chunk(4, 2)
+            # the slope of each gate times what it multiplies: then a step is three products
+            si, sf, sg, so = slopes[: stop - start].chunk(4, 2)
+            torch.addcmul(i, i, i, value=-1, out=si).mul_(g)
+            torch.addcmul(f, f, f, value=-1, out=sf).mul_(cs[start:stop])
+            torch.addcmul(i, i, g.square(), value=-1, out=sg)
+            torch.addcmul(o, o, o, value=-1, out=so).mul_(th)
+            through = torch.addcmul(o, o, th.square(), value=-1)
+            forget = f.clone()
+            for t in reversed(range(start, stop)):
+                d, s = (
+                    gates[t],
+                    slopes[t - start],
+                )  # the gates of this step are no longer needed: their gradient takes their place
+                if dcs is not None:
+                    cell.add_(dcs[t])
+                cell.addcmul_(total, through[t - start])
+                torch.mul(total, s[:, 3 * n :], out=d[:, 3 * n :])
+                torch.mul(cell.unsqueeze(1), s[:, : 3 * n].view(-1, 3, n), out=d[:, : 3 * n].view(-1, 3, n))
+                cell.mul_(forget[t - start])
+                total = torch.addmm(dhs[t - 1], d, w_hh) if t and dhs is not None else d @ w_hh
+        ctx.memory.gradients = gates
+        dx = gates @ w_ih if ctx.needs_input_grad[1] else None
+        return torch.zeros_like(total[:0, 0]), dx, None, None, None, total, cell, None
+
+
+class _Gru(torch.autograd.Function):
+    """Steps of a GRU on projected inputs (time, examples, 3 · hidden)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, projected: Tensor, weight: Tensor, bias: Tensor | None, h: Tensor, memory: Memory
+    ) -> tuple[Tensor, ...]:
+        time, examples, wide = projected.shape
+        n = wide // 3
+        gates = torch.empty_like(projected, memory_format=torch.contiguous_format)  # r, z, n
+        hs, inner = projected.new_empty(time + 1, examples, n), projected.new_empty(time, examples, n)
+        hs[0] = h
+        for t in range(time):
+            hidden = F.linear(hs[t], weight, bias)
+            now = gates[t]
+            torch.add(projected[t, :, : 2 * n], hidden[:, : 2 * n], out=now[:, : 2 * n]).sigmoid_()
+            r, z, new = now.chunk(3, 1)
+            inner[t] = hidden[:, 2 * n :]
+            torch.addcmul(projected[t, :, 2 * n :], r, inner[t], out=new).tanh_()
+            torch.lerp(new, hs[t], z, out=hs[t + 1])
+        memory.states = hs[:-1]
+        ctx.memory = memory
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(gates, hs, inner, weight)
+        return hs[1:], hs[-1].clone()
+
+    @staticmethod
+    def backward(ctx: Any, dhs: Tensor | None, dh: Tensor | None) -> tuple[Tensor | None, ...]:
+        gates, hs, inner, weight = ctx.saved_tensors
+        n = gates.shape[2] // 3
+        r, z, new = gates.chunk(3, 2)
+        slope_new = (1 - z) * (1 - new.square())
+        slopes = torch.cat([slope_new * inner * r * (1 - r), (hs[:-1] - new) * z * (1 - z), slope_new * r], 2)
+        hidden, totals = torch.empty_like(gates), torch.empty_like(inner)
+        total = _added(dh, None if dhs is None else dhs[-1], inner[0])
+        for t in reversed(range(len(gates))):
+            totals[t] = total
+            torch.mul(total.unsqueeze(1), slopes[t].view(-1, 3, n), out=hidden[t].view(-1, 3, n))
+            carried = torch.addcmul(dhs[t - 1], total, z[t]) if t and dhs is not None else total * z[t]
+            total = torch.addmm(carried, hidden[t], weight)
+        ctx.memory.gradients = hidden
+        deltas = hidden.clone()
+        torch.mul(totals, slope_new, out=deltas[:, :, 2 * n :])
+        return deltas, None, None, total, None
+
+
+class _Rnn(torch.autograd.Function):
+    """Steps of an Elman network on projected inputs (time, examples, hidden)."""
+
+    @staticmethod
+    def forward(ctx: Any, projected: Tensor, weight: Tensor, h: Tensor, relu: bool, memory: Memory) -> tuple[Tensor, ...]:
+        hs = projected.new_empty(projected.shape[0] + 1, *projected.shape[1:])
+        hs[0] = h
+        weight = weight.T
+        for t in range(len(projected)):
+            torch.addmm(projected[t], hs[t], weight, out=hs[t + 1])
+            hs[t + 1].relu_() if relu else hs[t + 1].tanh_()
+        memory.states = hs[:-1]
+        ctx.relu = relu
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(hs, weight)
+        return hs[1:], hs[-1].clone()
+
+    @staticmethod
+    def backward(ctx: Any, dhs: Tensor | None, dh: Tensor | None) -> tuple[Tensor | None, ...]:
+        hs, weight = ctx.saved_tensors
+        slopes = (hs[1:] > 0).to(hs.dtype) if ctx.relu else 1 - hs[1:].square()
+        deltas = torch.empty_like(slopes)
+        weight = weight.T
+        total = _added(dh, None if dhs is None else dhs[-1], hs[0])
+        for t in reversed(range(len(slopes))):
+            torch.mul(total, slopes[t], out=deltas[t])
+            total = torch.addmm(dhs[t - 1], deltas[t], weight) if t and dhs is not None else deltas[t] @ weight
+        return deltas, None, total, None, None
+
+
+def _added(one: Tensor | None, other: Tensor | None, like: Tensor) -> Tensor:
+    """Their sum, where None is zero."""
+    if one is None:
+        return torch.zeros_like(like) if other is None else other
+    return one if other is None else one + other
+
+
+_lstm: Callable[..., tuple[Tensor, ...]] = _Lstm.apply
+_gru: Callable[..., tuple[Tensor, ...]] = _Gru.apply
+_rnn: Callable[..., tuple[Tensor, ...]] = _Rnn.apply
+
+
+def record_recurrent(module: nn.RNNBase, name: str, tape: Tape) -> Callable[..., Any]:
+    """The module's forward, recorded; in single precision, also under autocast."""
+
+    def forward(input: Any, hx: Any = None) -> Any:  # noqa: A002  # torch's name
+        with torch.autocast(next(module.parameters()).device.type, enabled=False):
+            return recorded(input, hx)
+
+    def recorded(input: Any, hx: Any) -> Any:  # noqa: A002
+        packed = isinstance(input, PackedSequence)
+        lengths: Tensor | None = None
+        if packed:
+            sequence, lengths = pad_packed_sequence(input)  # in the batch's own order
+        else:
+            sequence = input if not module.batch_first else input.transpose(0, 1)
+        if sequence.ndim != 3:
+            raise UnsupportedLayer(
+                f"{name} ({type(module).__name__}) was given one sequence without a batch dimension. Use x.unsqueeze."
+            )
+        sequence = at_least_float32(sequence)
+        steps, examples, _ = sequence.shape
+        directions = 2 if module.bidirectional else 1
+        states = tuple(at_least_float32(state) for state in (hx if isinstance(hx, tuple) else (hx,)) if state is not None)
+        if hx is None:
+            zeros = sequence.new_zeros(module.num_layers * directions, examples, module.hidden_size)
+            states = (zeros, zeros)
+        layer_input, last_h, last_c = sequence, [], []
+        backwards = _backwards(steps, lengths, sequence.device) if module.bidirectional else None
+        for layer in range(module.num_layers):
+            outputs = []
+            for direction in range(directions):
+                place = layer * directions + direction
+                x = layer_input if not direction else _turned(layer_input, backwards)
+                start = [state[place] for state in states]
+                hs, h, *cells = _direction(module, name, tape, x, layer, direction, start)
+                if lengths is not None:  # the states after each example's own last step
+                    index = (lengths.to(hs.device) - 1).view(1, -1, 1).expand(1, -1, hs.shape[2])
+                    h, cells = hs.gather(0, index)[0], [sequence.gather(0, index)[0] for sequence in cells[1:]]
+                outputs.append(hs if not direction else _turned(hs, backwards))
+                last_h.append(h)
+                last_c.extend(cells[:1])
+            layer_input = outputs[0] if directions == 1 else torch.cat(outputs, 2)
+            if module.dropout and module.training and layer + 1 < module.num_layers:
+                layer_input = F.dropout(layer_input, module.dropout)
+        if packed:
+            assert lengths is not None
+            result: Any = pack_padded_sequence(layer_input, lengths, enforce_sorted=input.sorted_indices is None)
+        else:  # may be changed in place, while the states are still needed
+            result = layer_input.transpose(0, 1).clone() if module.batch_first else layer_input.clone()
+        h = torch.stack(last_h)
+        return result, ((h, torch.stack(last_c)) if module.mode == "LSTM" else h)
+
+    return forward
+
+
+def refuse_projection(module: nn.LSTM, name: str, arguments: Any, used: Sequence[int]) -> None:
+    """Refuse what an LSTM with proj_size, which is run again for each example, cannot do. `used` are places in what it gives."""
+    args, kwargs = arguments
+    alone = len(args) + len(kwargs) == 1 and not any(isinstance(x, PackedSequence) for x in (*args, *kwargs.values()))
+    if not (alone and module.batch_first and set(used) <= {0}):
+        raise UnsupportedLayer(
+            f"{name or 'the model'} (LSTM) has proj_size, which works for the output of whole sequences alone: batch_first=True, "
+            "not packed, no state given or used. Use proj_size=0, and an nn.Linear after it."
+        )
+
+
+def _backwards(steps: int, lengths: Tensor | None, device: torch.device) -> Tensor | None:
+    """For each example, the order of its own steps from last to first: (time, examples); None if all are as long."""
+    if lengths is None:
+        return None
+    places = torch.arange(steps, device=device).unsqueeze(1)
+    turned = lengths.to(device).unsqueeze(0) - 1 - places
+    return torch.where(turned >= 0, turned, places)
+
+
+def _turned(sequence: Tensor, order: Tensor | None) -> Tensor:
+    if order is None:
+        return sequence.flip(0)
+    return sequence.gather(0, order.unsqueeze(2).expand(-1, -1, sequence.shape[2]))
+
+
+def _direction(
+    module: nn.RNNBase, name: str, tape: Tape, x: Tensor, layer: int, direction: int, states: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    suffix = f"l{layer}{'_reverse' if direction else ''}"
+    w_ih, w_hh = getattr(module, f"weight_ih_{suffix}"), getattr(module, f"weight_hh_{suffix}")
+    b_ih, b_hh = (getattr(module, f"bias_{side}_{suffix}") if module.bias else None for side in ("ih", "hh"))
+    memory = Memory()
+    kind = type(module).__name__
+    if any(p is not None and p.requires_grad and not isinstance(p, nn.Parameter) for p in (w_ih, w_hh, b_ih, b_hh)):
+        raise UnsupportedLayer(
+            f"{name or 'the model'} ({kind}) computes a weight from other parameters, as weight_norm and spectral_norm do: "
+            "it has no closed form then. Use it without (remove_parametrizations)."
+        )
+    x = x.contiguous()
+    kept = x.detach()
+    lstm = module.mode == "LSTM"
+    trainable = any(p is not None and p.requires_grad for p in (w_ih, w_hh, b_ih, b_hh))
+    gru = module.mode == "GRU"
+    weight = w_hh.detach()
+    out: tuple[Tensor, ...]
+    if lstm:  # nothing of it is a tensor of the graph, so an empty one stands for its weights
+        tapped = x.new_empty(0).requires_grad_(trainable)
+        bias = None if b_ih is None else (b_ih + b_hh).detach()
+        out = _lstm(tapped, x, w_ih.detach(), bias, weight, *states, memory)
+    else:
+        tapped = F.linear(x, w_ih, b_ih if gru or b_ih is None else b_ih + b_hh)
+        if gru:
+            out = _gru(tapped, weight, None if b_hh is None else b_hh.detach(), states[0], memory)
+        else:
+            out = _rnn(tapped, weight, states[0], module.mode == "RNN_RELU", memory)
+
+    def made(gradients: Gradients, examples: int) -> Found:
+        deltas = memory.gradients if lstm else gradients[0]
+        assert deltas is not None
+        assert memory.states is not None
+        site = Site(name, kind, 0, examples)
+
+        def first(sequence: Tensor) -> Tensor:  # several sequences of one example are one longer sequence
+            return in_time(site.first(sequence.transpose(0, 1)))
+
+        def summed(sequence: Tensor) -> Dense:
+            return Dense(over_time(site.first(sequence.sum(0))))
+
+        d = first(deltas)
+        hidden = d if memory.gradients is None else first(memory.gradients)
+        if w_ih.requires_grad:
+            yield w_ih, Outer.of(first(kept), d, w_ih.shape)
+        if w_hh.requires_grad:
+            yield w_hh, Outer.of(first(memory.states), hidden, w_hh.shape)
+        if b_ih is not None and b_hh is not None:
+            of_input = summed(deltas) if b_ih.requires_grad or b_hh.requires_grad else None
+            if b_ih.requires_grad and of_input is not None:
+                yield b_ih, of_input
+            if b_hh.requires_grad and of_input is not None:
+                yield b_hh, summed(memory.gradients) if gru and memory.gradients is not None else of_input
+
+    if trainable and tapped.requires_grad and memory.states is not None:
+        tape.tap(name, kind, [tapped], [kept, memory.states], made)
+    return out

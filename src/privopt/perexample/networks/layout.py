@@ -1,0 +1,95 @@
+"""Flat parameters: one vector θ whose views are the trainable parameters of a model.
+
+Order and names are those of `named_parameters()`; a shared parameter is there once, a frozen one is not there.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from privopt.perexample.networks.unsupported import UnsupportedLayer
+
+
+class Layout:
+    """Where each trainable parameter lies in a flat vector.
+
+    >>> Layout(nn.Linear(2, 3)).slices
+    {'weight': slice(0, 6, None), 'bias': slice(6, 9, None)}
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        if not self.parameters:
+            raise UnsupportedLayer(f"{type(model).__name__} has no trainable parameter: none has requires_grad=True.")
+        for name, parameter in self.parameters.items():
+            if parameter.is_complex():
+                raise UnsupportedLayer(
+                    f"{name} is {parameter.dtype}: gradients of complex parameters are not there. "
+                    "Keep two real numbers for each, and use torch.view_as_complex on them."
+                )
+        first_name, first = next(iter(self.parameters.items()))
+        self.dtype, self.device = first.dtype, first.device
+        if self.dtype not in (torch.float32, torch.float64):
+            raise UnsupportedLayer(
+                f"{first_name} is {self.dtype}: norms that are rounded so much bound nothing. Keep the parameters in float32 "
+                "(model.float()) and run the forward pass under torch.autocast."
+            )
+        if self.device.type == "meta":
+            raise UnsupportedLayer(f"{first_name} is on the meta device and has no values. Make the model on a real device.")
+        self.slices: dict[str, slice] = {}
+        self.size = 0
+        for name, parameter in self.parameters.items():
+            if (parameter.dtype, parameter.device) != (self.dtype, self.device):
+                raise UnsupportedLayer(
+                    f"{name} is {parameter.dtype} on {parameter.device}, {first_name} is {self.dtype} on {self.device}: "
+                    "trainable parameters are one vector, so give them one dtype and one device, or freeze some."
+                )
+            self.slices[name] = slice(self.size, self.size + parameter.numel())
+            self.size += parameter.numel()
+
+        self.names = {parameter: name for name, parameter in self.parameters.items()}
+        self._places = {
+            name: (parameter.shape, torch.empty(parameter.shape, device="meta").stride(), self.slices[name].start)
+            for name, parameter in self.parameters.items()
+        }
+
+    def view(self, name: str, vector: Tensor) -> Tensor:
+        """One parameter's part of a flat vector, in the parameter's shape; no copy."""
+        return vector[self.slices[name]].view(self.parameters[name].shape)
+
+    def views(self, vector: Tensor) -> dict[str, Tensor]:
+        """A flat vector by parameter."""
+        first = vector.storage_offset()
+        return {name: vector.as_strided(shape, strides, first + start) for name, (shape, strides, start) in self._places.items()}
+
+    def flat(self) -> Tensor:
+        """The parameters' present values as a new flat vector."""
+        return torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters.values()])
+
+
+class FlatParameters(Layout):
+    """θ of a model: its parameters are views of `vector`, until `release()` makes them ordinary again.
+
+    >>> model = nn.Linear(2, 3)
+    >>> flat = FlatParameters(model)
+    >>> flat.vector.zero_().shape, float(model.weight.detach().abs().sum())
+    (torch.Size([9]), 0.0)
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self._become(self.flat())
+
+    def assign(self, vector: Tensor) -> None:
+        """Make θ this vector, itself and not a copy."""
+        if vector.data_ptr() != self.vector.data_ptr():
+            self._become(vector.detach().to(self.vector).contiguous())
+
+    def _become(self, vector: Tensor) -> None:
+        self.vector = vector
+        for parameter, view in zip(self.parameters.values(), self.views(vector).values(), strict=True):
+            parameter.data = view
+
+    def release(self) -> None:
+        """Give each parameter a storage of its own, with its present value."""
+        for parameter in self.parameters.values():
+            parameter.data = parameter.detach().clone()

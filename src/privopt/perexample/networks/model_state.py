@@ -1,0 +1,116 @@
+"""What a model remembers: its buffers and frozen parameters, which a forward pass may change and no noise hides."""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+class ModelState:
+    """The buffers and frozen parameters of a model as they are now.
+
+    >>> norm = nn.BatchNorm1d(1, affine=False)
+    >>> state = ModelState(norm)
+    >>> _ = norm(torch.tensor([[1.0], [3.0]]))
+    >>> ModelState(norm).differs_from(state)
+    ['running_mean', 'running_var', 'num_batches_tracked']
+    >>> state.restore()
+    >>> ModelState(norm).differs_from(state)
+    []
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._places = [
+            (f"{path}.{key}".removeprefix("."), table, key, tensor, None if tensor is None else tensor.detach().clone())
+            for path, module in model.named_modules()
+            for table in (module._buffers, module._parameters)
+            for key, tensor in table.items()
+            if tensor is None or not tensor.requires_grad
+        ]
+
+    def restore(self) -> None:
+        """Put them back."""
+        with torch.no_grad():
+            for _, table, key, tensor, was in self._places:
+                table[key] = tensor
+                if tensor is not None and was is not None and not _same(tensor, was):
+                    tensor.data = was.clone()
+
+    def differs_from(self, other: "ModelState") -> list[str]:
+        """The names of those that differ from another memory's."""
+        known = {name: was for name, _, _, _, was in other._places}
+        return [name for name, _, _, _, was in self._places if name not in known or not _same(was, known[name])]
+
+
+def _same(first: Tensor | None, second: Tensor | None) -> bool:
+    if first is None or second is None:
+        return first is second
+    if (first.shape, first.dtype) != (second.shape, second.dtype):
+        return False
+    return bool(((first == second) | ((first != first) & (second != second))).all())
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Every module without dropout; then as it was."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
+def training(model: nn.Module) -> Iterator[None]:
+    """Every module in training mode, but for norms whose statistics the user has fixed with `.eval()`; then as it was.
+
+    >>> model = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(2).eval()).eval()
+    >>> with training(model):
+    ...     [module.training for module in model]
+    [True, False]
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.train()
+        for module, mode in modes:
+            if not mode and getattr(module, "track_running_stats", False):
+                module.eval()
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
+def in_precision(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """Floating-point parameters and buffers in another precision; then as they were."""
+    tensors = [x for x in (*model.parameters(), *model.buffers()) if x.is_floating_point()]
+    before = [tensor.data for tensor in tensors]
+    try:
+        for tensor in tensors:
+            tensor.data = tensor.data.to(dtype)
+        yield
+    finally:
+        for tensor, data in zip(tensors, before, strict=True):
+            tensor.data = data
+
+
+@contextmanager
+def random_values(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+    """Trainable parameters moved by a random step about as large as themselves, so that none is 0; then as they were."""
+    generator, before = torch.Generator().manual_seed(1), [parameter.data for parameter in parameters]
+    try:
+        for parameter in parameters:
+            size = float(torch.linalg.vector_norm(parameter.data)) / math.sqrt(max(1, parameter.numel()))
+            inputs = parameter.numel() / parameter.shape[0] if parameter.ndim > 1 else 0
+            least = 1 / math.sqrt(inputs) if inputs else 0.3
+            step = torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(parameter.data)
+            parameter.data = parameter.data + 0.3 * max(size, least) * step
+        yield
+    finally:
+        for parameter, data in zip(parameters, before, strict=True):
+            parameter.data = data

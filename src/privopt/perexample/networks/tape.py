@@ -1,0 +1,105 @@
+"""A tape: what one forward pass leaves behind, so that one backward pass gives every example's gradient.
+
+A tap is a place in the graph. The backward pass goes through activations only and computes no weight gradient.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from privopt.perexample.networks.buffers import Buffers
+from privopt.perexample.networks.factors import Factor, Outer
+from privopt.perexample.networks.factors.outer import add_factors
+from privopt.perexample.networks.precision import at_least_float32, full_precision
+from privopt.perexample.networks.unsupported import UnsupportedLayer, UnsupportedLoss
+
+Found = Iterable[tuple[nn.Parameter, Factor]]
+Gradients = Sequence[Tensor | None]  # of a tap's edges; None: nothing depends on it
+HIDING = "the model calls torch.utils.checkpoint with use_reentrant=True, which hides its layers. Use use_reentrant=False."
+NO_GRADIENT = "the losses depend on no trainable parameter. Is something frozen, detached or computed under torch.no_grad()?"
+
+
+class Tap(NamedTuple):
+    """Where gradients are caught, and what is made of them."""
+
+    name: str
+    kind: str
+    edges: tuple[GradientEdge, ...]
+    watched: Sequence[tuple[Tensor, int]]  # kept tensors and their versions
+    made: Callable[[Gradients, int], Found]  # (gradients of the edges, examples)
+
+
+class Tape:
+    """The taps of one forward pass."""
+
+    def __init__(self, buffers: Buffers | None = None) -> None:
+        self._buffers = buffers
+        self.taps: list[Tap] = []
+        self.recording = True
+
+    def tap(
+        self,
+        name: str,
+        kind: str,
+        outputs: Sequence[Tensor],
+        kept: Sequence[Tensor],
+        made: Callable[[Gradients, int], Found],
+    ) -> None:
+        """Catch the gradients of these outputs. `kept` tensors must stay as they are."""
+        edges = tuple(map(get_gradient_edge, outputs))
+        self.taps.append(Tap(name, kind, edges, [(tensor, tensor._version) for tensor in kept], made))
+
+    def caught(self, name: str, kind: str, edges: Sequence[GradientEdge], made: Callable[[Gradients, int], Found]) -> None:
+        """Catch the gradients of edges that are known already."""
+        self.taps.append(Tap(name, kind, tuple(edges), (), made))
+
+    def factors(self, losses: Tensor) -> dict[nn.Parameter, Factor]:
+        """One backward pass of the losses, one value for each example. The tape is used up."""
+        if losses.ndim != 1:
+            raise UnsupportedLoss(
+                f"the loss gave a value of shape {tuple(losses.shape)} for a batch: one value for each example is needed. "
+                'Use reduction="none" and average over what is not the batch.'
+            )
+        self.recording = False
+        taps, self.taps = self.taps, []
+        edges = [edge for tap in taps for edge in tap.edges]
+        if not losses.requires_grad:
+            raise UnsupportedLoss(NO_GRADIENT)
+        if not edges:
+            return {}
+        examples = losses.shape[0]
+        found: dict[nn.Parameter, list[Factor]] = {}
+        start = 0
+        with full_precision(losses.device):
+            gradients = _backward(losses, edges)
+            for tap in taps:
+                stop = start + len(tap.edges)
+                own = [None if gradient is None else at_least_float32(gradient) for gradient in gradients[start:stop]]
+                start = stop
+                for tensor, version in tap.watched:
+                    if tensor._version != version:
+                        raise UnsupportedLayer(
+                            f"the input of {tap.name or 'the model'} ({tap.kind}) was changed in place after it was used. "
+                            "Use the operation that makes a new tensor (x = x + y instead of x += y)."
+                        )
+                if any(gradient is not None for gradient in own):
+                    for parameter, factor in tap.made(own, examples):
+                        found.setdefault(parameter, []).append(factor)
+            made = {parameter: add_factors(factors) for parameter, factors in found.items()}
+        for factor in made.values():
+            if isinstance(factor, Outer):
+                factor.buffers = self._buffers
+        return made
+
+
+def _backward(losses: Tensor, edges: Sequence[GradientEdge]) -> Gradients:
+    try:
+        ones = torch.ones_like(losses)  # the sum of the losses would be one more node
+        return torch.autograd.grad([losses], edges, [ones], allow_unused=True)
+    except RuntimeError as error:
+        if "use_reentrant" not in str(error):
+            raise
+        raise UnsupportedLayer(HIDING) from None

@@ -1,0 +1,235 @@
+"""Per-example gradients of a network: a factor for each parameter, a vector for none.
+
+gᵢ is kept as D ⊙ g⁰ᵢ + s: the factors of g⁰ from one backward pass, a public diagonal D and a public shift s.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from privopt.errors import CompositionError
+from privopt.perexample.networks.factors import Dense, Factor, Shifted
+from privopt.perexample.networks.factors.factor import added
+from privopt.perexample.networks.layout import Layout
+from privopt.perexample.networks.precision import full_precision
+
+Rule = Callable[[Any], Any]  # norms → weights, of numpy or of torch
+LayerRule = Callable[[dict[str, Tensor]], dict[str, Tensor]]  # the same, by parameter
+
+
+def clip_weights(bound: float) -> Rule:
+    """min(1, C/‖gᵢ‖), and 0 for what is not finite.
+
+    >>> clip_weights(1.0)(torch.tensor([0.5, 4.0, torch.nan, torch.inf, 0.0]))
+    tensor([1.0000, 0.2500, 0.0000, 0.0000, 1.0000])
+    """
+
+    def rule(norms: Any) -> Tensor:
+        norms = torch.as_tensor(norms)
+        return (bound / norms).clamp_max_(1.0).nan_to_num_(0.0) if bound > 0 else torch.zeros_like(norms)
+
+    return rule
+
+
+class TorchGrads:
+    """One vector for each example, flat over the trainable parameters. Not private: norms and sums are of raw gradients."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        factors: dict[str, Factor],
+        examples: int,
+        *,
+        diagonal: Tensor | None = None,
+        shift: Tensor | None = None,
+    ) -> None:
+        self._layout, self._factors, self.examples = layout, factors, examples
+        self._diagonal, self._shift = diagonal, shift
+        self._norms: dict[int, Tensor] = {}
+        self._shifted: dict[str, Shifted] = {}
+        if shift is not None:
+            for name, factor in factors.items():
+                self._shifted[name] = Shifted(factor, self._part(name, diagonal), layout.view(name, shift))
+
+    def norms(self, order: int = 2) -> Tensor:
+        """The l1 or l2 norm of each; infinite or NaN where a vector is not finite."""
+        if order not in (1, 2):
+            raise CompositionError(f"norms of order {order}: order 1 and order 2 are there.")
+        if order not in self._norms:
+            with full_precision(self._layout.device):
+                self._keep(list(self._powers(order).values()), order)
+        return self._norms[order]
+
+    def layer_norms(self, order: int = 2) -> dict[str, Tensor]:
+        """The norm of each example's gradient of each parameter, for clips that bound each on its own."""
+        with full_precision(self._layout.device):
+            found = self._powers(order)
+            self._keep(list(found.values()), order)
+            powers = {name: found.get(name, self._zeros()) for name in self._layout.slices}
+            return {name: power.sqrt() if order == 2 else power for name, power in powers.items()}
+
+    def weighted_sum(self, weights: Any, out: Tensor | None = None) -> Tensor:
+        """Σ wᵢ gᵢ, flat. An example of weight 0 is absent, even if its vector is not finite.
+
+        `weights` may be one vector, or one for each parameter by name. The sum is added to `out` if that is given: noise may be
+        there already.
+        """
+        if isinstance(weights, dict):
+            by_name = {name: self._weights(given) for name, given in weights.items()}
+        else:
+            by_name = dict.fromkeys(self._layout.slices, self._weights(weights))
+        with full_precision(self._layout.device):
+            total = torch.zeros(self._layout.size, dtype=self._layout.dtype, device=self._layout.device) if out is None else out
+            for name, shifted in self._shifted.items():
+                if shifted.cancelled is not None:
+                    by_name[name] = shifted.cancelled.add(by_name[name], total[self._layout.slices[name]])
+            if self._diagonal is None:
+                self._add(by_name, total)
+            else:
+                plain = torch.zeros_like(total)
+                self._add(by_name, plain)
+                total.addcmul_(plain, self._diagonal)
+            if self._shift is not None:
+                for name, where in self._layout.slices.items():
+                    total[where] += by_name[name].sum() * self._shift[where]
+            return total
+
+    def fold(self, rule: Rule, order: int = 2, out: Tensor | None = None) -> Tensor:
+        """Σ wᵢ gᵢ with weights that are a rule of the norms: what a clip is."""
+        norms = self.norms(order)
+        with np.errstate(all="ignore"):  # a warning would tell something about the data
+            weights = rule(norms.numpy() if norms.is_cpu else norms)  # numpy is quicker with few numbers
+        return self.weighted_sum(weights, out)
+
+    def fold_layers(self, rule: LayerRule, order: int = 2, out: Tensor | None = None) -> Tensor:
+        """The same, with norms and weights by parameter."""
+        return self.weighted_sum(rule(self.layer_norms(order)), out)
+
+    def minus(self, other: "TorchGrads", weight: float = 1.0) -> "TorchGrads":
+        """gᵢ − weight · g′ᵢ for the same examples at another point; exact also when the points are close."""
+        if self.examples != other.examples:
+            raise CompositionError(f"a difference needs the same examples: {self.examples} and {other.examples} are given.")
+        shift = _combined(self._shift, other._shift, -weight)
+        mine, its = self, other
+        if not _same(self._diagonal, other._diagonal):
+            mine, its = self._formed(), other._formed()
+        factors: dict[str, Factor] = {}
+        with full_precision(self._layout.device):
+            for name in mine._factors | its._factors:
+                if name in mine._factors and name in its._factors:
+                    factors[name] = mine._factors[name].minus(its._factors[name], weight)
+                elif name in mine._factors:
+                    factors[name] = mine._factors[name]
+                else:
+                    factors[name] = Dense(-weight * its._factors[name].dense())
+        return TorchGrads(self._layout, factors, self.examples, diagonal=mine._diagonal, shift=shift)
+
+    def scaled(self, diagonal: Tensor) -> "TorchGrads":
+        """gᵢ ⊙ diagonal: preconditioning by a public vector."""
+        diagonal = self._vector(diagonal)
+        both = diagonal if self._diagonal is None else self._diagonal * diagonal
+        shift = None if self._shift is None else self._shift * diagonal
+        return TorchGrads(self._layout, self._factors, self.examples, diagonal=both, shift=shift)
+
+    def shifted(self, vector: Tensor, weight: float = 1.0) -> "TorchGrads":
+        """gᵢ + weight · vector, for a public vector."""
+        shift = _combined(self._shift, self._vector(vector), weight)
+        return TorchGrads(self._layout, self._factors, self.examples, diagonal=self._diagonal, shift=shift)
+
+    def take(self, index: Tensor) -> "TorchGrads":
+        """These examples."""
+        factors = {name: factor.take(index) for name, factor in self._factors.items()}
+        return TorchGrads(self._layout, factors, len(index), diagonal=self._diagonal, shift=self._shift)
+
+    def dense(self) -> Tensor:
+        """(examples, parameters): the vectors themselves, formed."""
+        rows = torch.zeros(self.examples, self._layout.size, dtype=self._layout.dtype, device=self._layout.device)
+        with full_precision(self._layout.device):
+            for name, factor in self._factors.items():
+                rows[:, self._layout.slices[name]] = factor.dense().reshape(self.examples, -1)
+            if self._diagonal is not None:
+                rows *= self._diagonal
+            return rows if self._shift is None else rows + self._shift
+
+    def _keep(self, powers: list[Tensor], order: int) -> None:
+        """The norms, of the powers of all parameters."""
+        total = added(powers) if powers else self._zeros()
+        self._norms[order] = total.sqrt() if order == 2 else total
+
+    def _zeros(self) -> Tensor:
+        return torch.zeros(self.examples, dtype=self._layout.dtype, device=self._layout.device)
+
+    def _vector(self, values: Any) -> Tensor:
+        vector = torch.as_tensor(values, dtype=self._layout.dtype, device=self._layout.device)
+        if vector.shape != (self._layout.size,):
+            raise CompositionError(f"a vector of {self._layout.size} numbers is needed, not of shape {tuple(vector.shape)}.")
+        return vector
+
+    def _weights(self, values: Any) -> Tensor:
+        weights = torch.from_numpy(values) if isinstance(values, np.ndarray) else torch.as_tensor(values)
+        if weights.dtype != self._layout.dtype or weights.device != self._layout.device:
+            weights = weights.to(self._layout.device, self._layout.dtype)
+        if weights.shape != (self.examples,):
+            raise CompositionError(f"{self.examples} weights are needed, not {tuple(weights.shape)}.")
+        return weights
+
+    def _part(self, name: str, vector: Tensor | None) -> Tensor | None:
+        return None if vector is None else self._layout.view(name, vector)
+
+    def _powers(self, order: int) -> dict[str, Tensor]:
+        """‖gᵢ‖² or ‖gᵢ‖₁ of each parameter that has a gradient."""
+        if self._diagonal is None and self._shift is None:
+            return {name: part.squared_norms() if order == 2 else part.absolute_norms() for name, part in self._factors.items()}
+        names = self._factors if self._shift is None else self._layout.slices
+        return {name: self._changed_powers(name, order) for name in names}
+
+    def _changed_powers(self, name: str, order: int) -> Tensor:
+        """The same of one parameter, under the diagonal and with the shift."""
+        if self._shift is None:
+            factor, diagonal = self._factors[name], self._part(name, self._diagonal)
+            return factor.squared_norms(diagonal) if order == 2 else factor.absolute_norms(diagonal)
+        if name in self._shifted:
+            return self._shifted[name].squared_norms() if order == 2 else self._shifted[name].absolute_norms()
+        shift = self._shift[self._layout.slices[name]]
+        return self._zeros() + (shift.square() if order == 2 else shift.abs()).sum()
+
+    def _add(self, weights: dict[str, Tensor], total: Tensor) -> None:
+        """total += Σ wᵢ g⁰ᵢ, without what has weight 0 if it could be NaN."""
+        parts = self._layout.views(total)
+        if not self._is_finite():
+            for name, factor in self._factors.items():
+                present = weights[name].nonzero().squeeze(1)
+                factor.take(present).add_weighted_sum(weights[name][present], parts[name])
+            return
+        for name, factor in self._factors.items():
+            factor.add_weighted_sum(weights[name], parts[name])
+
+    def _is_finite(self) -> bool:
+        norms = next(iter(self._norms.values())) if self._norms else self.norms()
+        return math.isfinite(norms.numpy().max(initial=0.0) if norms.is_cpu else float(norms.sum()))
+
+    def _formed(self) -> "TorchGrads":
+        """The same vectors without a diagonal."""
+        rows = TorchGrads(self._layout, self._factors, self.examples, diagonal=self._diagonal).dense()
+        factors: dict[str, Factor] = {
+            name: Dense(rows[:, where].reshape(self.examples, *self._layout.parameters[name].shape))
+            for name, where in self._layout.slices.items()
+        }
+        return TorchGrads(self._layout, factors, self.examples)
+
+
+def _same(one: Tensor | None, other: Tensor | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one is other or torch.equal(one, other)
+
+
+def _combined(one: Tensor | None, other: Tensor | None, weight: float) -> Tensor | None:
+    """one + weight · other, where None is zero."""
+    if other is None:
+        return one
+    return weight * other if one is None else one + weight * other
