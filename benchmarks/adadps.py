@@ -35,6 +35,15 @@ from privopt.linear_model import LogisticRegression
 from privopt.loop import run
 from privopt.measure.randomness import generator
 from privopt.measure.samplers import poisson
+from privopt.methods.adadps import adadps
+from privopt.methods.adas import adas
+from privopt.methods.dp_adam import dp_adam
+from privopt.methods.dp_adam_pub import dp_adam_pub
+from privopt.methods.dp_r_pub import dp_r_pub
+from privopt.methods.dp_sgd import dp_sgd
+from privopt.methods.ideal import ideal
+from privopt.methods.pda_dpmd import pda_dpmd
+from privopt.methods.warm_start import warm_start
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.linear import LinearOracle
 from privopt.perexample.losses import Logistic, Squared
@@ -42,7 +51,6 @@ from privopt.perexample.public_rows import PublicRows
 from privopt.postprocess.side_information import tf_idf, token_frequency
 from privopt.privacy.accountants import epsilon
 from privopt.recipe import Recipe
-from privopt.recipes import adadps, adas, dp_adam, dp_adam_pub, dp_r_pub, dp_sgd, ideal, pda_dpmd, warm_start
 
 PUBLIC, BATCH, PASSES = 250, 64, 30
 INTERCEPT = 0.05  # the constant feature: half of a typical row's length

@@ -30,12 +30,15 @@ from privopt import Budget, calibrate, run
 from privopt.linear_model import LogisticRegression
 from privopt.measure.randomness import generator
 from privopt.measure.samplers import poisson
+from privopt.methods.dp_agd import dp_agd
+from privopt.methods.dp_gd import dp_gd
+from privopt.methods.dp_srm import dp_srm
+from privopt.methods.rrpsgd import rrpsgd
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.linear import LinearOracle
 from privopt.perexample.losses import Logistic
 from privopt.postprocess.regularizers import nonconvex
 from privopt.recipe import Recipe
-from privopt.recipes import dp_agd, dp_gd, dp_srm, rrpsgd
 
 DELTA = 1e-5
 EPSILONS = (0.2, 0.5)

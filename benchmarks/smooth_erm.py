@@ -31,15 +31,15 @@ from benchmarks import data
 from benchmarks.data import Array, Tables
 from privopt import Budget, calibrate, run
 from privopt.linear_model import methods
-from privopt.linear_model.methods.output_perturbation import RADIUS
-from privopt.linear_model.problem import Problem, Settings
 from privopt.measure.randomness import generator
+from privopt.methods.output_perturbation import RADIUS
 from privopt.perexample.design import Frame
 from privopt.perexample.limited import LimitedDesign
 from privopt.perexample.linear import LinearOracle
 from privopt.perexample.losses import Huber, Logistic, Loss
 from privopt.privacy.events import GaussianDpEvent
 from privopt.recipe import Recipe
+from privopt.training.settings import Problem, Settings
 
 DELTA = 1e-3
 EPSILONS = (0.1, 0.5, 1.0, 2.0)

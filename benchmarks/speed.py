@@ -30,6 +30,9 @@ from privopt.linear_model import LogisticRegression
 from privopt.loop import run
 from privopt.measure.randomness import generator
 from privopt.measure.samplers import poisson
+from privopt.methods.adadps import adadps
+from privopt.methods.dp_adam import dp_adam
+from privopt.methods.dp_sgd import dp_sgd
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Rows
 from privopt.perexample.linear import LinearGrads, LinearOracle
@@ -37,7 +40,6 @@ from privopt.perexample.losses import Logistic
 from privopt.perexample.public_rows import PublicRows
 from privopt.privacy.ledger import Ledger
 from privopt.recipe import Recipe
-from privopt.recipes import adadps, dp_adam, dp_sgd
 
 
 @dataclass(frozen=True)
@@ -226,7 +228,7 @@ def _timed(task: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-IMPORTS = ("import privopt", "import privopt.recipes, privopt.loop", "from privopt.linear_model import LogisticRegression")
+IMPORTS = ("import privopt", "import privopt.methods, privopt.loop", "from privopt.linear_model import LogisticRegression")
 
 
 def imports(size: Size) -> Iterator[Row]:

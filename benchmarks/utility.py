@@ -32,14 +32,16 @@ from privopt import Budget, calibrate, datasets, run
 from privopt.errors import PrivoptWarning
 from privopt.linear_model import HuberRegressor, LogisticRegression, Ridge
 from privopt.measure.randomness import generator
+from privopt.methods import METHODS
+from privopt.methods.dp_adam import dp_adam
+from privopt.methods.dp_sgd import dp_sgd
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.linear import LinearOracle
 from privopt.perexample.losses import Logistic
 from privopt.postprocess.release import average
 from privopt.recipe import Recipe
-from privopt.recipes import METHODS, dp_adam, dp_sgd
 from privopt.runs import train as runs
-from privopt.runs.order import Order
+from privopt.runs.request import Request
 
 DELTA = 1e-5
 A9A = {0.2: {"loss": 0.345, "accuracy": 0.845}, 0.5: {"loss": 0.335}}  # at most, at least
@@ -159,7 +161,7 @@ def tables(size: Size) -> Iterator[Row]:
             for epsilon in (0.5, 1.0, 3.0):
                 scores = []
                 for seed in range(size.seeds):
-                    order = Order(file=train, target=table.target, epsilon=epsilon, seed=seed)
+                    order = Request(file=train, target=table.target, epsilon=epsilon, seed=seed)
                     model = runs.start(order, Path(place) / f"run-{epsilon}-{seed}").model()
                     with warnings.catch_warnings():
                         warnings.simplefilter("ignore", PrivoptWarning)

@@ -17,7 +17,7 @@ import pytest
 CONTEXT = multiprocessing.get_context("forkserver")
 PRELOADED = [
     "privopt.loop",
-    "privopt.recipes",
+    "privopt.methods",
     "privopt.perexample.linear",
     "privopt.cli",
     "privopt.runs.train",

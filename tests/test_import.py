@@ -21,7 +21,7 @@ def test_import_privopt_alone_loads_nothing_heavy() -> None:
 
 
 def test_training_by_recipe_loads_neither_torch_nor_pandas_nor_scikit_learn() -> None:
-    modules = loaded("import privopt.recipes, privopt.loop, privopt.privacy.statement, privopt.privacy.calibration")
+    modules = loaded("import privopt.methods, privopt.loop, privopt.privacy.statement, privopt.privacy.calibration")
     assert "dp_accounting" in modules
     assert not modules & {"torch", "numba", "pandas", "sklearn"}
 

@@ -21,6 +21,9 @@ from privopt.measure.mechanisms import gaussian
 from privopt.measure.queries import gradient
 from privopt.measure.randomness import Rng, generator
 from privopt.measure.samplers import Sampler, disjoint_batches, full_batch, poisson
+from privopt.methods import METHODS
+from privopt.methods.dp_adam import dp_adam
+from privopt.methods.dp_sgd import dp_sgd
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Materialized, Vector
 from privopt.perexample.limited import LimitedDesign
@@ -34,7 +37,6 @@ from privopt.privacy.calibration import calibrate
 from privopt.privacy.events import GaussianDpEvent, SelfComposedDpEvent
 from privopt.privacy.ledger import Entry, Ledger, Run
 from privopt.recipe import Recipe, always
-from privopt.recipes import METHODS, dp_adam, dp_sgd
 from tests.laws.table import LIMIT, METHODS_THAT_SAMPLE, RELEASES, SAMPLERS, SAMPLES, Given
 from tests.processes import killed, one_fork_server, started, wait_for
 from tests.stopped import StopAt, Stopped

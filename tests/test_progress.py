@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from privopt import progress
-from privopt.progress import MARKS, PREPARING, SHARE, Bar, preparing, watched
+from privopt.progress import MARKS, PREPARING, SHARE, Bar, Round, watching
 from tests.test_import import loaded
 
 
@@ -83,20 +83,30 @@ class Terminal(io.StringIO):
         return True
 
 
-def watching(asked: bool | Callable[[int], None], stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> Any:
+def watch(
+    asked: bool | Callable[[int], None],
+    stream: io.StringIO,
+    monkeypatch: pytest.MonkeyPatch,
+    observer: Callable[[Round], None] | None = None,
+) -> None:
     monkeypatch.setattr(sys, "stderr", stream)
-    with watched(asked, 3, lambda done: 0.1 * done) as told:
-        if told is not None:
-            for done in (1, 2, 3):
-                told(done)
-    return told
+    with watching(asked, observer) as watchers:
+        watchers.start(3, lambda done: 0.1 * done)
+        for done in (1, 2, 3):
+            watchers.advance(done)
+
+
+def test_an_observer_sees_each_round_and_its_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int, float]] = []
+    watch(False, io.StringIO(), monkeypatch, lambda round_: seen.append((round_.done, round_.rounds, round(round_.epsilon, 9))))
+    assert seen == [(1, 3, 0.1), (2, 3, 0.2), (3, 3, 0.3)]
 
 
 def test_a_terminal_shows_rounds_and_epsilon_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("TERM", "xterm")
     screen = Terminal()
-    watching(True, screen, monkeypatch)
+    watch(True, screen, monkeypatch)
     shown = re.sub(r"\x1b\[[?\d;]*[a-zA-Z]", "", screen.getvalue())
     assert re.search(r"training ━+ 3/3 rounds  ε ≤ 0\.300 0:00:00\s*$", shown)
 
@@ -126,7 +136,7 @@ def test_whoever_will_see_a_bar_is_told_what_it_waits_for(monkeypatch: pytest.Mo
     monkeypatch.setenv("TERM", "xterm")
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
-    with preparing(asked):
+    with watching(asked):
         assert appears(PREPARING, screen, 20 if seen else 0.5) is seen
 
 
@@ -134,13 +144,13 @@ def test_whoever_will_see_a_bar_is_told_what_it_waits_for(monkeypatch: pytest.Mo
 def test_a_file_and_a_user_who_asks_for_silence_see_nothing(
     monkeypatch: pytest.MonkeyPatch, asked: bool, stream: io.StringIO
 ) -> None:
-    assert watching(asked, stream, monkeypatch) is None
+    watch(asked, stream, monkeypatch)
     assert stream.getvalue() == ""
 
 
 def test_a_function_is_told_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[int] = []
-    watching(told.append, Terminal(), monkeypatch)
+    watch(told.append, Terminal(), monkeypatch)
     assert told == [1, 2, 3]
 
 

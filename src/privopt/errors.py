@@ -1,4 +1,9 @@
-"""Errors: each names what was given, why it cannot hold, and what would. None holds a private value."""
+"""Errors and warnings: each names what was given, why it cannot hold, and what would. None holds a private value."""
+
+import sys
+import warnings
+
+OURS = ("privopt", "contextlib")  # packages that are not the user's code
 
 
 class PrivoptError(ValueError):
@@ -31,3 +36,11 @@ class InputError(PrivoptError):
 
 class PrivoptWarning(UserWarning):
     """Something that privopt does as asked, but that the user should know."""
+
+
+def warn(message: str) -> None:
+    """Warn at the line of the user's code that called privopt."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in OURS:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, PrivoptWarning, stacklevel=level)

@@ -2,7 +2,6 @@
 
 import math
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from privopt.checkpoint import Checkpoint, Progress
-from privopt.errors import BudgetExceeded, Diverged, LedgerError, PrivoptWarning
+from privopt.errors import BudgetExceeded, Diverged, LedgerError
 from privopt.measure.randomness import Rng, generator
 from privopt.needs import Offer
 from privopt.perexample.grads import Oracle
@@ -55,7 +54,7 @@ def run(
 
     >>> import numpy as np
     >>> from privopt.perexample.grads import Materialized
-    >>> from privopt.recipes import dp_sgd
+    >>> from privopt.methods.dp_sgd import dp_sgd
     >>> class Points:
     ...     size = 100
     ...     def __call__(self, parameters, rows):
@@ -148,16 +147,6 @@ def run(
     if recorded != planned:
         raise LedgerError(f"planned {planned}, but recorded {recorded}.")
     return Result(recipe.release.select(kept), done, recorded, stopped_early=done < rounds)
-
-
-def warn_of_early_end(done: int, planned: int, ledger: Ledger, *, frames: int) -> None:
-    """Say that the ledger ended a run; to the user's code, so many frames above the function that calls this."""
-    warnings.warn(
-        f"training stopped after {done} of {planned} rounds, because the ledger's budget ({ledger.budget}) holds no more. "
-        "The model so far is kept.",
-        PrivoptWarning,
-        stacklevel=2 + frames,
-    )
 
 
 def check_finite(*parameters: Any) -> None:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 MARKS = 20  # how often ε is computed anew, at most; between two marks the bar shows the next one's, which is never too little
 SHARE = 0.02  # of the time may go into ε, and as much into the loss
-PREPARING = "preparing: the noise for the budget is being found, which takes some seconds where batches are small …"
+PREPARING = "Calibrating noise (a few seconds where batches are small) …"
 
 Loss = Callable[[], float]
 
@@ -80,33 +81,54 @@ class Bar:
         self._cost = time.monotonic() - started
 
 
+@dataclass(frozen=True)
+class Round:
+    """A round that is done, for an observer: nothing here depends on private data but through answers that were paid for."""
+
+    done: int
+    rounds: int
+    spent: Callable[[int], float]
+
+    @property
+    def epsilon(self) -> float:
+        """ε of all rounds so far. It is computed when it is asked for, which takes a moment."""
+        return self.spent(self.done)
+
+
+class Watchers:
+    """Whoever watches a run: a bar, the user's callback f(rounds_done), an observer f(Round)."""
+
+    def __init__(self, bar: Bar | None, callback: Callable[[int], None] | None, observer: Callable[[Round], None] | None) -> None:
+        self._bar, self._callback, self._observer = bar, callback, observer
+
+    def start(self, rounds: int, spent: Callable[[int], float]) -> None:
+        """Training begins; `spent` gives ε after so many rounds."""
+        self._rounds, self._spent = rounds, spent
+        if self._bar is not None:
+            self._bar.start(rounds, spent)
+
+    def advance(self, done: int) -> None:
+        """So many rounds are done."""
+        if self._bar is not None:
+            self._bar.advance(done)
+        if self._callback is not None:
+            self._callback(done)
+        if self._observer is not None:
+            self._observer(Round(done, self._rounds, self._spent))
+
+
 @contextmanager
-def preparing(progress: bool | Callable[[int], None]) -> Iterator[None]:
-    """Say what is waited for, where `watched` will show a bar."""
-    if progress is True and sys.stderr.isatty():
-        from rich.console import Console
+def watching(
+    progress: bool | Callable[[int], None] = False,
+    observer: Callable[[Round], None] | None = None,
+    public_loss: Loss | None = None,
+) -> Iterator[Watchers]:
+    """Show a bar if standard error is a terminal and `progress` is True; call what is callable."""
+    callback = progress if callable(progress) else None
+    if callback is not None or not progress or not sys.stderr.isatty():
+        yield Watchers(None, callback, observer)
+        return
+    from rich.console import Console
 
-        with Console(stderr=True).status(PREPARING):
-            yield
-    else:
-        yield
-
-
-@contextmanager
-def watched(
-    progress: bool | Callable[[int], None], rounds: int, spent: Callable[[int], float], public_loss: Loss | None = None
-) -> Iterator[Callable[[int], None] | None]:
-    """What to tell the rounds that are done: the user's own function, or a bar if standard error is a terminal, or nobody."""
-    if callable(progress):
-        yield progress
-    elif progress and sys.stderr.isatty():
-        from rich.console import Console
-
-        bar = Bar(Console(stderr=True), "training", public_loss)
-        bar.start(rounds, spent)
-        try:
-            yield bar.advance
-        finally:
-            bar.stop()
-    else:
-        yield None
+    with Bar(Console(stderr=True), "training", public_loss) as bar:
+        yield Watchers(bar, None, observer)

@@ -19,13 +19,13 @@ from privopt.measure.mechanisms import above_threshold, gamma_norm, gaussian, ga
 from privopt.measure.queries import gradient
 from privopt.measure.randomness import Rng, generator
 from privopt.measure.samplers import Sampler, fixed_size, poisson
+from privopt.methods import METHODS
 from privopt.perexample.grads import Materialized, Rows, Vector
 from privopt.postprocess.updates import sgd
 from privopt.privacy.accountants import epsilon
 from privopt.privacy.budget import Budget, Neighbours
 from privopt.privacy.events import DpEvent
 from privopt.recipe import Recipe, always
-from privopt.recipes import METHODS
 from tests.audit import surveys
 from tests.audit.auditing import Game
 from tests.audit.frontends import ROWS, Captured, linear, network, table

@@ -4,7 +4,6 @@ The optimizer's steps have length 0, so the rounds of one loop are alike and ind
 replay.
 """
 
-import sys
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -19,6 +18,7 @@ from privopt.perexample.grads import Vector
 from privopt.privacy.accountants import epsilon
 from privopt.privacy.budget import Budget
 from privopt.privacy.events import DpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from privopt.training import session
 from tests.audit.auditing import Game
 from tests.audit.transcripts import log_ratio
 
@@ -51,8 +51,7 @@ def _gradients(canary: bool, rounds: int, noise: float, batch_size: int) -> tupl
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     given: list[Vector] = []
     optimizer.register_step_pre_hook(lambda *_: given.append(_flat(model)))
-    module = sys.modules["privopt.nets.make_private"]  # whose name the function has, too
-    with mock.patch.object(module, "calibrate", return_value=noise):  # no budget is for thousands of rounds
+    with mock.patch.object(session, "calibrate", return_value=noise):  # no budget is for thousands of rounds
         private = make_private(
             model,
             optimizer,

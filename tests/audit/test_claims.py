@@ -5,7 +5,7 @@ import os
 import pytest
 
 from privopt.measure import mechanisms
-from privopt.recipes import METHODS
+from privopt.methods import METHODS
 from tests.audit.auditing import audit
 from tests.audit.games import GAMES
 

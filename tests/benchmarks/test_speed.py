@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import data, peers, report, speed
 from privopt.loop import run
-from privopt.recipes import dp_adam
+from privopt.methods.dp_adam import dp_adam
 
 TINY = speed.Size(blocks=2, steps=2, fits=2, imports=1, rows=300)
 

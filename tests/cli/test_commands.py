@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privopt.recipes import METHODS
+from privopt.methods import METHODS
 from tests.cli.typed import privopt
 from tests.runs.test_runs import SCHEMA, patients
 

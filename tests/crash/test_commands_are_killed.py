@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import privopt.loop
-from privopt.recipes.registry import METHODS
+from privopt.methods import METHODS
 from privopt.runs.folder import RunFolder
 from tests.crash.killing import durable_calls, killed_at, spread
 from tests.processes import one_fork_server

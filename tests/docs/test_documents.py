@@ -24,12 +24,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from privopt.linear_model.refusals import DECIDED
 from typer.testing import CliRunner
 
 from privopt.cli import app
 from privopt.datasets import Schema
-from privopt.linear_model.refusals import DECIDED
-from privopt.recipes import METHODS
+from privopt.methods import METHODS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -11,6 +11,10 @@ from privopt.measure.measurement import Measurement
 from privopt.measure.mechanisms import Mechanism, gamma_norm, gaussian, laplace
 from privopt.measure.queries import Query, gradient, gradient_difference, preconditioned_gradient
 from privopt.measure.samplers import Sampler, disjoint_batches, fixed_size, full_batch, poisson
+from privopt.methods import METHODS
+from privopt.methods.bassily_sgd import bassily_sgd
+from privopt.methods.output_perturbation import output_perturbation
+from privopt.methods.rrpsgd import rrpsgd
 from privopt.perexample.grads import Materialized, Rows, Vector
 from privopt.perexample.losses import Huber, Logistic, Loss, Multinomial, Squared
 from privopt.postprocess.estimates import Estimate, newest_answer, recursive_momentum
@@ -40,7 +44,6 @@ from privopt.postprocess.updates import (
 )
 from privopt.privacy.budget import Neighbours
 from privopt.recipe import Recipe
-from privopt.recipes import METHODS, bassily_sgd, output_perturbation, rrpsgd
 
 SAMPLERS: dict[str, Callable[[int], Sampler]] = {  # for so many rows
     "poisson": lambda size: poisson(0.3),

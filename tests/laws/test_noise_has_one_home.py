@@ -56,6 +56,7 @@ DRAWN = {  # by these names, and by no others
     "perexample/networks/chunked.py": {"randint"},  # the seed of dropout
     "nets/probes.py": {"rand", "randn", "Generator"},  # made-up examples
     "nets/data.py": {"Generator"},
+    "nets/facts.py": {"Generator"},
     "nets/mlp.py": {"integers", "Generator"},  # the seed of the start, and made-up rows
 }
 

@@ -16,9 +16,9 @@ from privopt import Budget, Ledger, run
 from privopt.errors import InputError
 from privopt.linear_model import LogisticRegression, Ridge
 from privopt.measure.randomness import SOURCE, generator
+from privopt.methods.dp_sgd import dp_sgd
 from privopt.perexample.grads import Materialized
 from privopt.privacy.statement import Statement
-from privopt.recipes import dp_sgd
 from tests.cli.typed import privopt
 
 try:

@@ -9,6 +9,8 @@ from privopt.errors import LedgerError
 from privopt.loop import run
 from privopt.measure.measurement import Carry, Measurement, Noisy
 from privopt.measure.randomness import Rng, generator
+from privopt.methods import METHODS
+from privopt.methods.dp_sgd import dp_sgd
 from privopt.perexample.grads import Oracle
 from privopt.postprocess.release import random_round
 from privopt.postprocess.side_information import public_moments
@@ -16,7 +18,6 @@ from privopt.postprocess.updates import sgd
 from privopt.privacy.events import GaussianDpEvent, compose
 from privopt.privacy.ledger import Ledger
 from privopt.recipe import Recipe, always
-from privopt.recipes import METHODS, dp_sgd
 from privopt.state import PublicState
 from tests.laws.table import (
     COMPOSITIONS,

@@ -18,6 +18,10 @@ from privopt.measure.samplers import Sampler, disjoint_batches, fixed_size, full
 from privopt.measure.solutions import stable_solution
 from privopt.measure.sparse_vector import SparseVector
 from privopt.measure.without_mechanism import unasked
+from privopt.methods import METHODS
+from privopt.methods.adadps import adadps
+from privopt.methods.dp_sgd import dp_sgd
+from privopt.methods.spiderboost import spiderboost
 from privopt.perexample.grads import Rows, Vector
 from privopt.postprocess.estimates import recursive_momentum
 from privopt.postprocess.regularizers import nonconvex, ridge
@@ -34,7 +38,6 @@ from privopt.privacy.budget import Budget
 from privopt.privacy.calibration import calibrate
 from privopt.privacy.ledger import Ledger
 from privopt.recipe import Recipe, after, always, every, first
-from privopt.recipes import METHODS, adadps, dp_sgd, spiderboost
 from tests.laws.table import (
     CLIPS,
     FITTING,

@@ -6,10 +6,10 @@ import scipy.sparse as sp
 
 from privopt.loop import run
 from privopt.measure.randomness import generator
+from privopt.methods import METHODS
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.limited import LimitedDesign
 from privopt.perexample.linear import LinearOracle
-from privopt.recipes import METHODS
 from tests.laws.table import LIMIT, LOSSES, SAMPLES
 
 STRANGE = np.array(

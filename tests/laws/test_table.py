@@ -11,15 +11,15 @@ import privopt.measure.clips
 import privopt.measure.mechanisms
 import privopt.measure.queries
 import privopt.measure.samplers
+import privopt.methods
 import privopt.perexample.losses
 import privopt.postprocess.estimates
 import privopt.postprocess.regularizers
 import privopt.postprocess.release
 import privopt.postprocess.side_information
 import privopt.postprocess.updates
-import privopt.recipes
+from privopt.methods import METHODS
 from privopt.recipe import Recipe
-from privopt.recipes import METHODS
 from tests.laws import table
 
 NOT_A_SLOT = {
@@ -85,8 +85,8 @@ def test_every_entry_of_the_table_is_what_its_name_says() -> None:
 def test_every_recipe_is_in_the_registry_under_its_own_name() -> None:
     recipes = {
         name
-        for found in pkgutil.iter_modules(privopt.recipes.__path__)
-        for name, value in vars(importlib.import_module(f"privopt.recipes.{found.name}")).items()
+        for found in pkgutil.iter_modules(privopt.methods.__path__)
+        for name, value in vars(importlib.import_module(f"privopt.methods.{found.name}")).items()
         if inspect.isfunction(value)
         and value.__module__ != "privopt.recipe"
         and inspect.signature(value).return_annotation is Recipe

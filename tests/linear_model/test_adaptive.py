@@ -11,10 +11,10 @@ import scipy.sparse as sp
 
 from privopt.errors import InputError
 from privopt.linear_model import LogisticRegression
-from privopt.linear_model.problem import Settings
 from privopt.measure.samplers import disjoint_batches
 from privopt.privacy.events import LaplaceDpEvent, PureDpEvent, atoms
 from privopt.runs import train as runs
+from privopt.training.settings import Settings
 from tests.cli.typed import privopt
 from tests.linear_model.test_estimators import beside, binary
 from tests.runs.test_runs import SCHEMA, order, patients
@@ -86,7 +86,7 @@ def test_the_cut_into_parts_is_another_one_in_each_run(monkeypatch: pytest.Monke
             keys.append(key)
         return disjoint_batches(batches, key)
 
-    monkeypatch.setattr("privopt.linear_model.methods.sagd.disjoint_batches", cut)
+    monkeypatch.setattr("privopt.methods.sagd_minibatch.disjoint_batches", cut)
     for state in (3, 3, 4, None, None):
         fitted("sagd-minibatch", *binary(100), random_state=state)
     assert keys[0] == keys[1]

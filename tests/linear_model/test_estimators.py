@@ -21,10 +21,10 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from privopt import Budget, Ledger, epsilon
 from privopt.errors import BudgetExceeded, InputError, LedgerError, PrivoptWarning
 from privopt.linear_model import HuberRegressor, LogisticRegression, Ridge
-from privopt.linear_model.training import classes_in_words, drowned
+from privopt.methods import METHODS
 from privopt.privacy.budget import default_delta
 from privopt.privacy.events import GaussianDpEvent, PoissonSampledDpEvent, atoms, compose
-from privopt.recipes import METHODS
+from privopt.training.linear import describe_classes, too_noisy
 
 ESTIMATORS: list[Any] = [LogisticRegression, Ridge, HuberRegressor]
 
@@ -458,7 +458,7 @@ def test_classes_that_cannot_be_are_refused_before_anything_is_paid(classes: Any
 
 
 def test_a_statement_names_few_classes_and_short_ones() -> None:
-    named = classes_in_words(["\x1b[2J", "x" * 999, *map(str, range(90))], declared=True)
+    named = describe_classes(["\x1b[2J", "x" * 999, *map(str, range(90))], declared=True)
     assert len(named) < 300
     assert "92 classes" in named
     assert "\x1b" not in named
@@ -470,7 +470,7 @@ def test_a_statement_names_few_classes_and_short_ones() -> None:
 @pytest.mark.parametrize("delta", [None, 1e-9, 0.0])
 def test_following_the_advice_for_too_few_rows_helps(size: int, epsilon: float, delta: float | None) -> None:
     def advice(rows: int, given: float) -> str | None:
-        return drowned(rows, 9, Budget(given, default_delta(rows) if delta is None else delta))
+        return too_noisy(rows, 9, Budget(given, default_delta(rows) if delta is None else delta))
 
     message = advice(size, epsilon)
     assert message is not None

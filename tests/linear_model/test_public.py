@@ -10,11 +10,11 @@ from sklearn.base import clone
 
 from privopt.errors import BudgetExceeded, CompositionError, InputError
 from privopt.linear_model import HuberRegressor, LogisticRegression, Ridge
-from privopt.linear_model.side import PublicTable
 from privopt.postprocess.side_information import token_frequency
 from privopt.privacy.budget import Budget
 from privopt.privacy.events import GaussianDpEvent, NonPrivateDpEvent, atoms
 from privopt.privacy.ledger import Ledger
+from privopt.training.scaling import PublicTable
 from tests.linear_model.test_estimators import binary, linear
 
 X, Y = binary(2000)

@@ -10,8 +10,8 @@ import scipy.sparse as sp
 from privopt import Ledger
 from privopt.errors import InputError
 from privopt.linear_model import HuberRegressor, LogisticRegression, Ridge
+from privopt.methods import METHODS
 from privopt.privacy.events import GaussianDpEvent, PureDpEvent, SelfComposedDpEvent, atoms
-from privopt.recipes import METHODS
 
 
 def binary(size: int = 3000, columns: int = 4) -> tuple[Any, Any]:
@@ -219,7 +219,7 @@ def test_squared_loss_is_refused_with_the_remedy_before_data_are_read() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"method": "output-perturbation", "batch_size": 10}, "uses every row in every step"),
+        ({"method": "output-perturbation", "batch_size": 10}, "uses every row in every round"),
         ({"method": "output-perturbation", "clip_bound": 1.0}, "cuts rows, not gradients"),
         (
             {"method": "output-perturbation", "options": {"senitivity": "paper"}},

@@ -13,14 +13,14 @@ collect_ignore_glob = [] if find_spec("torch") else ["test_*.py"]
 _known: dict[str, float] = {}
 
 
-def _once(event: Callable[[float], Any], budget: Any, *, accountant: Any) -> float:
-    key = repr((event(1.0), budget, accountant))
+def _once(event: Callable[[float], Any], budget: Any, *, spent: Any = None, accountant: Any = "auto") -> float:
+    key = repr((event(1.0), budget, spent, accountant))
     if key not in _known:
-        _known[key] = calibrate(event, budget, accountant=accountant)
+        _known[key] = calibrate(event, budget, spent=spent, accountant=accountant)
     return _known[key]
 
 
 @pytest.fixture(autouse=True)
 def _calibrated_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("privopt.nets.plan", "privopt.nets.make_private"):
+    for module in ("privopt.training.session", "privopt.nets.fitting"):
         monkeypatch.setattr(import_module(module), "calibrate", _once)

@@ -12,11 +12,12 @@ from privopt import Budget, Ledger
 from privopt.errors import InputError
 from privopt.measure.randomness import generator
 from privopt.measure.samplers import poisson
+from privopt.methods.dp_adam_bc import dp_adam_bc
 from privopt.nets import fit
-from privopt.nets.fit import RATES, trained
+from privopt.nets.running import run_network
 from privopt.perexample.networks.torch_oracle import TorchOracle
+from privopt.postprocess.release import last
 from privopt.privacy.events import GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent, atoms
-from privopt.recipes import dp_adam_bc
 
 SIZE = 1200
 _GENERATOR = torch.Generator().manual_seed(0)
@@ -54,9 +55,10 @@ def test_it_learns_on_poisson_batches_and_pays_for_them(method: str) -> None:
     assert accuracy(fitted.model) > 0.85
 
 
-def test_dp_adam_bc_is_told_the_batch_size_by_fit_and_has_a_default_rate() -> None:
+def test_dp_adam_bc_knows_the_expected_batch_size() -> None:
     settings: dict[str, Any] = {"budget": BUDGET, "method": "dp-adam-bc", "batch_size": 300, "rounds": 5, "seed": 0}
-    fitted = fit(net(), nn.CrossEntropyLoss(), (X, Y), **settings)
+    own = {"floor": 0.3, "stability": 1e-8, "release": last()}
+    fitted = fit(net(), nn.CrossEntropyLoss(), (X, Y), **settings, clip_bound=1.0, learning_rate=0.02, options=own)
     noise = fitted.privacy.statement.settings["noise multiplier"]
 
     def by_hand(batch_size: int) -> Tensor:
@@ -64,12 +66,12 @@ def test_dp_adam_bc_is_told_the_batch_size_by_fit_and_has_a_default_rate() -> No
             rounds=5,
             noise_multiplier=noise,
             clip_bound=1.0,
-            learning_rate=RATES["dp-adam-bc"],
+            learning_rate=0.02,
             sampling=poisson(0.25),
             expected_batch_size=batch_size,
         )
         oracle = TorchOracle(net(), nn.CrossEntropyLoss(), X, Y)
-        end: Tensor = trained(oracle, recipe, spending=Ledger().run(), rng=generator(0)).parameters
+        end: Tensor = run_network(recipe, oracle, spending=Ledger().run(), rng=generator(0)).parameters
         return end
 
     given = parameters_to_vector(fitted.model.parameters()).detach()
@@ -101,7 +103,7 @@ def test_sagd_lap_runs_on_all_examples_also_without_delta(delta: float) -> None:
 
 def test_what_is_not_defined_for_networks_is_refused_at_the_start() -> None:
     common: dict[str, Any] = {"budget": BUDGET, "rounds": 5, "learning_rate": 0.1}
-    with pytest.raises(InputError, match="sagd-lap uses every example"):
+    with pytest.raises(InputError, match="sagd-lap uses every row in every round"):
         fit(net(), nn.CrossEntropyLoss(), (X, Y), method="sagd-lap", batch_size=100, **common)
     with pytest.raises(InputError, match=r"cut of the rows.*not for networks"):
         fit(net(), nn.CrossEntropyLoss(), (X, Y), method="sagd-minibatch", batch_size=100, **common)

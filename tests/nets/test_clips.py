@@ -12,12 +12,12 @@ from privopt import Budget, Ledger, run
 from privopt.errors import CompositionError
 from privopt.measure.clips import Clip, automatic, l1, l2, per_layer
 from privopt.measure.randomness import generator
+from privopt.methods.dp_sgd import dp_sgd
 from privopt.nets import fit, make_private
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.linear import LinearOracle
 from privopt.perexample.losses import Logistic
 from privopt.perexample.networks import TorchGrads, TorchOracle, per_example_gradients
-from privopt.recipes import dp_sgd
 from tests.perexample.networks.reference import one_at_a_time
 
 BUDGET = Budget(3.0, 1e-5)

@@ -12,13 +12,15 @@ from privopt.errors import InputError
 from privopt.measure.queries import gradient_difference
 from privopt.measure.randomness import generator
 from privopt.measure.samplers import poisson
+from privopt.methods.dp_agd import dp_agd
+from privopt.methods.dp_srm import dp_srm
+from privopt.methods.spiderboost import spiderboost
 from privopt.nets import fit
-from privopt.nets.fit import _Repeatable
+from privopt.nets.running import _Repeatable
 from privopt.perexample.networks import TorchOracle
 from privopt.perexample.networks.rng import Dropout
 from privopt.privacy.events import GaussianDpEvent, PoissonSampledDpEvent, PureDpEvent, atoms
 from privopt.recipe import Recipe
-from privopt.recipes import dp_agd, dp_srm, spiderboost
 from privopt.state import PublicState
 
 BUDGET = Budget(3.0, 1e-5)
@@ -154,17 +156,12 @@ def test_fit_learns_within_its_budget(method: str, settings: dict[str, Any]) -> 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"method": "dp-srm", "learning_rate": 0.1},
-            "dp-srm has no defaults for networks: say change_bound and refresh in options",
-        ),
-        ({"method": "dp-agd", "options": {"loss_bound": 1.0}, "batch_size": 20}, "dp-agd uses every example in every round"),
-        ({"method": "dp-agd", "options": {"loss_bound": 1.0}, "learning_rate": 0.1}, "dp-agd chooses its steps itself"),
-        ({"method": "dp-agd"}, "say loss_bound in options"),
-        ({"method": "spiderboost", "learning_rate": 0.1, "options": {"period": 3}}, "say smoothness in options"),
+        ({"method": "dp-agd", "options": {"loss_bound": 1.0}, "batch_size": 20}, "dp-agd uses every row in every round"),
+        ({"method": "dp-agd", "options": {"loss_bound": 1.0}, "learning_rate": 0.1}, "dp-agd chooses its step sizes itself"),
+        ({"method": "spiderboost", "options": {"period": 0}}, "option period of spiderboost is 0"),
     ],
 )
-def test_what_a_method_needs_is_asked_for_before_the_data_are_read(changes: dict[str, Any], message: str) -> None:
+def test_what_a_method_cannot_use_is_refused_before_the_data_are_read(changes: dict[str, Any], message: str) -> None:
     settings: dict[str, Any] = {"budget": BUDGET, "rounds": 3, "batch_size": 60, **changes}
     with pytest.raises(InputError, match=message):
         fit(network(), nn.CrossEntropyLoss(), data(), **settings)

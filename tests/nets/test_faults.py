@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,12 @@ from privopt.errors import InputError
 from privopt.measure.clips import l2
 from privopt.measure.mechanisms import gaussian
 from privopt.measure.open_round import OpenRound
-from privopt.nets import Private, make_private
+from privopt.nets import Private, loops, make_private
 from privopt.perexample.networks.tape import Tape
+from privopt.training import rounds
 from tests.nets import faults
 from tests.nets.faults import CLIP, Fault, Faults, Released, data, network, once
 
-MODULE = import_module("privopt.nets.make_private")  # which the function hides
 LONG = os.environ.get("PRIVOPT_LONG") == "1"
 ROUNDS = 4
 SETTINGS: dict[str, Any] = {
@@ -46,7 +45,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def _few_rounds_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MODULE, "AHEAD", 2)
+    monkeypatch.setattr(rounds, "AHEAD", 2)
 
 
 @pytest.fixture(autouse=True)
@@ -181,7 +180,7 @@ PASS = "the pass that computes gradients"  # of a round that is paid: checks and
 PLACES: dict[str, tuple[Any, str, int]] = {  # what is called, and which time it raises
     "a closure": (faults, "loss", 9),
     "a closure, when it is checked": (faults, "loss", 3),
-    "reading a batch": (MODULE, "default_collate", 4),
+    "reading a batch": (loops, "default_collate", 4),
     PASS: (Tape, "factors", 3),
     "a clipped sum": (l2, "sum", 3),
     "the sum of a piece": (OpenRound, "add", 3),

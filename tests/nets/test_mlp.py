@@ -1,6 +1,7 @@
 """Networks for tables: their start, their scale, the rule of their steps, and the way back to rows as they were."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,14 +11,17 @@ from torch import nn
 
 from privopt.loop import run
 from privopt.measure.randomness import generator
-from privopt.nets.defaults import METHODS, Target, amount, binary, default_batch, default_rounds, default_steps, multiclass
-from privopt.nets.mlp import LENGTH, gradient_norm, mlp, unfolded
+from privopt.methods import METHODS
+from privopt.methods.problem import Choices, LossFacts, Problem, huber_facts, logistic_facts, multinomial_facts
+from privopt.methods.rules import default_rounds, default_steps
+from privopt.nets.mlp import LENGTH, build_mlp, gradient_norm, unfold_layers
 from privopt.nets.rows import Rows
 from privopt.perexample.design import Frame
 from privopt.perexample.grads import Materialized
-from privopt.recipes import method
+from privopt.postprocess.release import last
 
-TARGETS = [binary(), multiclass(4), amount(0.2)]
+LOSSES = [logistic_facts(), multinomial_facts(4), huber_facts(0.2)]
+NETWORKS = [name for name, method in METHODS.items() if "network" in method.models and not method.uses_public and method.private]
 
 
 def rows(count: int, inputs: int, seed: int = 0) -> torch.Tensor:
@@ -28,7 +32,7 @@ def rows(count: int, inputs: int, seed: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize("inputs", [4, 300])
 def test_units_start_with_variance_one_whatever_the_number_of_inputs(inputs: int) -> None:
     """2000 × 400 numbers; biases add up to 1/12 for four inputs. False alarms: none in practice, the start is fixed."""
-    model = mlp(inputs, (400,), 1, generator(0))
+    model = build_mlp(inputs, (400,), 1, generator(0))
     assert float(model[0](rows(2000, inputs)).detach().var()) == pytest.approx(1.0, abs=0.2)
 
 
@@ -36,7 +40,7 @@ def test_the_start_repeats_with_the_generator_and_leaves_torchs_own_alone() -> N
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    one, same, other = (next(mlp(3, (4,), 1, generator(seed)).parameters()) for seed in (1, 1, 2))
+    one, same, other = (next(build_mlp(3, (4,), 1, generator(seed)).parameters()) for seed in (1, 1, 2))
     assert torch.equal(torch.rand(3), expected)
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
@@ -44,7 +48,7 @@ def test_the_start_repeats_with_the_generator_and_leaves_torchs_own_alone() -> N
 
 def test_the_gradient_norm_is_that_of_each_score_alone() -> None:
     """Against autograd, on other made-up rows: the two means differ by a few per cent."""
-    model = mlp(20, (64, 32), 3, generator(0))
+    model = build_mlp(20, (64, 32), 3, generator(0))
     squares = []
     for row in rows(200, 20, seed=9):
         model.zero_grad()
@@ -60,9 +64,9 @@ def test_unfolded_layers_score_raw_rows_as_the_network_scores_framed_ones(kind: 
     frame = Frame(np.full(6, 100.0), np.linspace(5, 50, 6), intercept=0.0)
     if kind == "sparse":
         matrix, frame = sp.random_array((50, 6), density=0.4, rng=rng, format="csr"), Frame(None, frame.scale, intercept=0.0)
-    model = mlp(6, (16, 8), 2, generator(0))
+    model = build_mlp(6, (16, 8), 2, generator(0))
     units = matrix
-    *hidden, (slopes, intercepts) = unfolded(model, frame)
+    *hidden, (slopes, intercepts) = unfold_layers(model, frame)
     for weights, biases in hidden:
         units = np.tanh(units @ weights.T + biases)
     framed, targets = Rows(matrix, frame, torch.arange(50))(list(range(50)))
@@ -93,19 +97,18 @@ class Nothing:
         return Materialized(self._zero)
 
 
+def problem(loss: LossFacts = LOSSES[0], **changes: Any) -> Problem:
+    facts: dict[str, Any] = {"size": 100, "width": 21, "dimension": 500, "row_norm": 7.0, "single_release_noise": 1.0, **changes}
+    return Problem("network", facts.pop("choices", Choices(rounds=300)), loss, **facts)
+
+
 def test_noise_alone_shakes_scores_by_what_the_rule_allows() -> None:
     """The derivation's claim: T rounds of noise move the score of a typical row by about κ; κ = 2 for this much noise."""
-    name = "dp-adam"
-    model, inputs, rounds, batch = mlp(10, (64,), 1, generator(0)), 10, 300, 500
+    model, inputs, rounds, batch = build_mlp(10, (64,), 1, generator(0)), 10, 300, 500
     count = sum(parameter.numel() for parameter in model.parameters())
     noise = batch * math.sqrt(rounds) / (8.0 * (inputs + 1))  # so that q = 8
-    typical = gradient_norm(model, inputs)
-    steps = default_steps(
-        name, binary(), inputs=inputs, parameters=count, batch=batch, gradient_norm=typical, rounds=rounds, noise_multiplier=noise
-    )
-    recipe = method(name).recipe(
-        rounds=rounds, noise_multiplier=noise, clip_bound=steps.clip_bound, learning_rate=steps.learning_rate
-    )
+    asked = problem(size=batch, width=inputs + 1, dimension=count, row_norm=gradient_norm(model, inputs))
+    recipe = METHODS["dp-adam"].build(asked.choosing(options={"release": last(), "stability": 1e-8}), noise)
     moved = run(recipe, Nothing(count), np.zeros(count), rng=generator(1)).parameters
     made = rows(64, inputs)
     before = model(made).detach()
@@ -114,40 +117,31 @@ def test_noise_alone_shakes_scores_by_what_the_rule_allows() -> None:
     assert 1.0 < float((model(made) - before).detach().square().mean().sqrt()) < 4.0
 
 
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("target", TARGETS)
-def test_the_rule_builds_every_method_it_names(name: str, target: Target) -> None:
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_defaults_build_every_method_for_networks(name: str, loss: LossFacts) -> None:
     for noise in (0.5, 50.0, 1e6):
-        steps = default_steps(
-            name, target, inputs=20, parameters=500, batch=100, gradient_norm=7.0, rounds=300, noise_multiplier=noise
-        )
-        longest = 7.0 * target.largest
-        assert 0.5 * longest <= steps.clip_bound <= 1.2 * longest
-        recipe = method(name).recipe(
-            rounds=300,
-            noise_multiplier=noise,
-            clip_bound=steps.clip_bound,
-            learning_rate=steps.learning_rate,
-            **steps.options,
-        )
-        assert recipe.rounds == 300
+        assert METHODS[name].build(problem(loss), noise).rounds == 300
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_clip_bound_follows_the_longest_gradient(loss: LossFacts) -> None:
+    for noise in (0.5, 50.0, 1e6):
+        longest = 7.0 * loss.largest
+        assert 0.5 * longest <= default_steps("adaptive", problem(loss), noise, 300)["clip_bound"] <= 1.2 * longest
 
 
 def test_more_noise_means_shorter_steps_and_clips() -> None:
-    low, high = (
-        default_steps(
-            "dp-adam", binary(), inputs=20, parameters=500, batch=100, gradient_norm=7.0, rounds=300, noise_multiplier=noise
-        )
-        for noise in (1.0, 1000.0)
-    )
-    assert high.learning_rate < low.learning_rate
-    assert high.clip_bound < low.clip_bound
+    low, high = (default_steps("adaptive", problem(), noise, 300) for noise in (1.0, 1000.0))
+    assert high["learning_rate"] < low["learning_rate"]
+    assert high["clip_bound"] < low["clip_bound"]
 
 
 def test_batches_are_all_rows_or_2048_and_rounds_grow_with_what_the_budget_buys() -> None:
-    assert default_batch("dp-adam", 500) == 500
-    assert default_batch("dp-adam", 50_000) == 2048
-    assert default_batch("dp-gd", 50_000) == 50_000
-    assert default_rounds(size=500, batch=500, alone=1.0) == 300
-    rounds = [default_rounds(size=60_000, batch=2048, alone=alone) for alone in (10.0, 1.5, 0.1)]
+    free = Choices()
+    assert problem(size=500, choices=free).batch == 500
+    assert problem(size=50_000, choices=free).batch == 2048
+    assert problem(size=50_000, choices=free).on_all_examples.batch == 50_000
+    assert default_rounds(problem(size=500, choices=free)) == 300
+    rounds = [default_rounds(problem(size=60_000, choices=free, single_release_noise=noise)) for noise in (10.0, 1.5, 0.1)]
     assert rounds == [300, round(2 * (60_000 / 1.5 / 2048) ** 2), round(30 * 60_000 / 2048)]

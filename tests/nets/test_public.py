@@ -12,13 +12,13 @@ from torch.utils.data import Dataset, TensorDataset
 
 from privopt import Budget
 from privopt.errors import CompositionError, InputError
+from privopt.methods import METHODS
 from privopt.nets import fit
 from privopt.nets.public_examples import PublicExamples, described
 from privopt.perexample.networks import TorchOracle
 from privopt.perexample.public_rows import public_batches
 from privopt.privacy.events import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from privopt.privacy.ledger import Ledger
-from privopt.recipes import METHODS
 from tests.stopped import StopAt, Stopped
 
 _GENERATOR = torch.Generator().manual_seed(0)
@@ -114,8 +114,17 @@ def test_a_public_gradient_is_autograd_s_mean_without_dropout_wherever_it_is_ask
 
 
 def test_a_scale_for_each_parameter_may_be_given_instead() -> None:
-    ones = fitted("adadps", public=None, options={"scale": np.ones(4 * 8 + 8 + 8 * 2 + 2)}, clip_bound=1.0)
-    plain = fit(net(), nn.CrossEntropyLoss(), (X, Y), method="dp-sgd", learning_rate=0.05, **SETTINGS)
+    ones = fitted("adadps", public=None, options={"scale": np.ones(4 * 8 + 8 + 8 * 2 + 2), "momentum_decay": 0.0}, clip_bound=1.0)
+    plain = fit(
+        net(),
+        nn.CrossEntropyLoss(),
+        (X, Y),
+        method="dp-sgd",
+        learning_rate=0.05,
+        clip_bound=1.0,
+        options={"momentum_decay": 0.0},
+        **SETTINGS,
+    )
     for ours, theirs in zip(ones.model.parameters(), plain.model.parameters(), strict=True):
         np.testing.assert_allclose(ours.detach().numpy(), theirs.detach().numpy(), atol=1e-5)
 

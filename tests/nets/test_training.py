@@ -20,12 +20,14 @@ from privopt.measure.open_round import OpenRound
 from privopt.measure.queries import gradient
 from privopt.measure.randomness import generator
 from privopt.measure.samplers import poisson
+from privopt.methods.dp_adam import dp_adam
+from privopt.methods.dp_rmsprop import dp_rmsprop
+from privopt.methods.dp_sgd import dp_sgd
 from privopt.nets import fit, make_private
 from privopt.nets.data import MEMORY, physical_batch_size
 from privopt.perexample.networks import TorchOracle
 from privopt.privacy.events import PoissonSampledDpEvent, atoms
 from privopt.recipe import Recipe
-from privopt.recipes import dp_adam, dp_rmsprop, dp_sgd
 from privopt.state import PublicState
 from tests.stopped import StopAt, Stopped
 
@@ -207,7 +209,16 @@ def test_the_noise_of_a_network_is_what_was_planned() -> None:
     model = nn.Linear(40, 100)
     before = model.weight.detach().clone()
     result = fit(
-        model, nn.CrossEntropyLoss(), (x, y), budget=BUDGET, rounds=1, batch_size=50, method="dp-gd", learning_rate=1.0, seed=0
+        model,
+        nn.CrossEntropyLoss(),
+        (x, y),
+        budget=BUDGET,
+        rounds=1,
+        batch_size=50,
+        method="dp-gd",
+        learning_rate=1.0,
+        clip_bound=1.0,
+        seed=0,
     )
     moved = (model.weight - before).detach()
     noise = result.privacy.statement.settings["noise multiplier"]

@@ -22,6 +22,14 @@ from privopt.measure.mechanisms import gaussian
 from privopt.measure.queries import preconditioned_gradient
 from privopt.measure.randomness import Rng, generator
 from privopt.measure.samplers import disjoint_batches, full_batch, poisson
+from privopt.methods.adadps import adadps
+from privopt.methods.adas import adas
+from privopt.methods.dp_adam_pub import dp_adam_pub
+from privopt.methods.dp_r_pub import dp_r_pub
+from privopt.methods.dp_sgd import dp_sgd
+from privopt.methods.ideal import ideal
+from privopt.methods.pda_dpmd import pda_dpmd
+from privopt.methods.warm_start import warm_start
 from privopt.needs import offers_of
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import PerExampleVectors, Vector
@@ -33,7 +41,6 @@ from privopt.privacy.budget import Budget
 from privopt.privacy.events import GaussianDpEvent, NonPrivateDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from privopt.privacy.ledger import Ledger
 from privopt.recipe import Recipe
-from privopt.recipes import adadps, adas, dp_adam_pub, dp_r_pub, dp_sgd, ideal, pda_dpmd, warm_start
 from privopt.state import Known, PublicState
 from tests.laws.checks import check_bounded
 from tests.stopped import StopAt, Stopped

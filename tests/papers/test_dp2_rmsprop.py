@@ -13,11 +13,11 @@ from privopt.measure.measurement import Measurement
 from privopt.measure.queries import gradient
 from privopt.measure.randomness import generator
 from privopt.measure.samplers import poisson
+from privopt.methods.dp2_rmsprop import dp2_rmsprop
 from privopt.perexample.grads import Vector
 from privopt.postprocess.schedules import step_decay
 from privopt.postprocess.side_information import delayed_preconditioner
 from privopt.privacy.events import GaussianDpEvent, SelfComposedDpEvent
-from privopt.recipes.dp2_rmsprop import dp2_rmsprop
 from privopt.state import Known, PublicState
 from tests.laws.table import Given
 from tests.papers.test_dp_sgd_rmsprop_adam import X, Y, oracle

@@ -9,10 +9,10 @@ import pytest
 from privopt.loop import run
 from privopt.measure.randomness import generator
 from privopt.measure.samplers import poisson
+from privopt.methods.dp_adam import dp_adam
+from privopt.methods.dp_adam_bc import dp_adam_bc
 from privopt.perexample.grads import Vector
 from privopt.postprocess.updates import adam
-from privopt.recipes import dp_adam
-from privopt.recipes.dp_adam_bc import dp_adam_bc
 from tests.papers.test_dp_sgd_rmsprop_adam import CLIP, NOISE, ROUNDS, descend, oracle, reference_adam
 
 RATE = 0.02

@@ -17,6 +17,8 @@ from privopt.measure.line_search import LineSearch, _State
 from privopt.measure.measurement import Carry, Noisy
 from privopt.measure.mechanisms import gaussian_pool, noisy_min
 from privopt.measure.randomness import Rng, generator
+from privopt.methods.dp_agd import dp_agd
+from privopt.methods.dp_gd import dp_gd
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Materialized, Oracle, Rows, Vector
 from privopt.perexample.linear import LinearOracle
@@ -26,8 +28,6 @@ from privopt.postprocess.updates import sgd
 from privopt.privacy.accountants import epsilon
 from privopt.privacy.events import GaussianDpEvent, PureDpEvent, compose
 from privopt.recipe import Recipe, always
-from privopt.recipes import dp_gd
-from privopt.recipes.dp_agd import dp_agd
 from privopt.state import PublicState
 from tests.laws.checks import FALSE_ALARM
 

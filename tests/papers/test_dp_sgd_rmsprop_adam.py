@@ -16,6 +16,10 @@ from privopt.loop import run
 from privopt.measure.measurement import Measurement
 from privopt.measure.randomness import generator
 from privopt.measure.samplers import fixed_size, full_batch, poisson
+from privopt.methods.dp_adam import dp_adam
+from privopt.methods.dp_gd import dp_gd
+from privopt.methods.dp_rmsprop import dp_rmsprop
+from privopt.methods.dp_sgd import dp_sgd
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Vector
 from privopt.perexample.linear import LinearOracle
@@ -23,7 +27,6 @@ from privopt.perexample.losses import Logistic, Multinomial, Squared
 from privopt.postprocess.regularizers import nonconvex, ridge
 from privopt.postprocess.schedules import Schedule, step_decay
 from privopt.recipe import Recipe
-from privopt.recipes import dp_adam, dp_gd, dp_rmsprop, dp_sgd
 
 RNG = np.random.default_rng(8)
 X = RNG.standard_normal((60, 4)) * [1.0, 2.0, 0.5, 1.0]

@@ -15,6 +15,9 @@ from privopt.loop import run
 from privopt.measure.measurement import Measurement, Noisy
 from privopt.measure.randomness import Rng, Sum, generator
 from privopt.measure.samplers import Sampler, disjoint_batches, full_batch, poisson
+from privopt.methods.dp_sgd import dp_sgd
+from privopt.methods.dp_srm import dp_srm
+from privopt.methods.spiderboost import spiderboost
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Materialized, Vector
 from privopt.perexample.linear import LinearOracle
@@ -23,9 +26,6 @@ from privopt.postprocess.regularizers import nonconvex, ridge
 from privopt.postprocess.release import uniform_iterate
 from privopt.privacy.events import GaussianDpEvent, PoissonSampledDpEvent, compose
 from privopt.recipe import Recipe
-from privopt.recipes import dp_sgd
-from privopt.recipes.dp_srm import dp_srm
-from privopt.recipes.spiderboost import spiderboost
 from privopt.state import PublicState
 from tests.laws.checks import check_indistinguishable
 from tests.laws.table import Given

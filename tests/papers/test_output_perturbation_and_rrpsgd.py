@@ -17,6 +17,9 @@ from privopt.loop import run
 from privopt.measure.mechanisms import gamma_norm, gaussian
 from privopt.measure.randomness import generator
 from privopt.measure.samplers import fixed_size, full_batch, poisson
+from privopt.methods.bassily_sgd import bassily_sgd
+from privopt.methods.output_perturbation import output_perturbation
+from privopt.methods.rrpsgd import rrpsgd
 from privopt.perexample.design import Frame
 from privopt.perexample.grads import Vector
 from privopt.perexample.limited import LimitedDesign
@@ -29,7 +32,6 @@ from privopt.privacy.budget import Budget
 from privopt.privacy.calibration import calibrate
 from privopt.privacy.events import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from privopt.privacy.ledger import Ledger
-from privopt.recipes import bassily_sgd, output_perturbation, rrpsgd
 
 RNG = np.random.default_rng(8)
 X = RNG.standard_normal((60, 4)) * [1.0, 2.0, 0.5, 1.0]

@@ -14,6 +14,9 @@ from privopt.errors import CompositionError
 from privopt.loop import run
 from privopt.measure.randomness import generator
 from privopt.measure.samplers import disjoint_batches, poisson
+from privopt.methods.sagd_lap import sagd_lap
+from privopt.methods.sagd_minibatch import sagd_minibatch
+from privopt.methods.sagd_sparse import sagd_sparse
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Vector
 from privopt.perexample.linear import LinearOracle
@@ -22,9 +25,6 @@ from privopt.perexample.public_rows import PublicRows
 from privopt.privacy.accountants import epsilon
 from privopt.privacy.events import LaplaceDpEvent, SelfComposedDpEvent
 from privopt.recipe import Recipe
-from privopt.recipes.sagd_lap import sagd_lap
-from privopt.recipes.sagd_minibatch import sagd_minibatch
-from privopt.recipes.sagd_sparse import sagd_sparse
 from tests.laws.checks import NOWHERE
 from tests.laws.table import Given
 

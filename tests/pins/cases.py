@@ -15,13 +15,15 @@ import numpy as np
 
 from privopt.errors import PrivoptError, PrivoptWarning
 from privopt.linear_model import HuberRegressor, LogisticRegression, Ridge
-from privopt.linear_model.problem import Settings
+from privopt.measure.samplers import poisson
+from privopt.methods import METHODS
+from privopt.postprocess.release import last
 from privopt.privacy.budget import Budget
 from privopt.recipe import Recipe
-from privopt.recipes import METHODS
 from privopt.runs.folder import RunFolder
-from privopt.runs.order import Order
+from privopt.runs.request import Request
 from privopt.runs.train import start
+from privopt.training.settings import Settings
 
 NUMBER = re.compile(r"(?<![\w.])-?(?:\d+\.?\d*(?:e[-+]?\d+)?|inf)(?![\w.])")
 BUDGET = Budget(2.0, 1e-3)
@@ -93,9 +95,18 @@ def scaled(**given: Any) -> Pin:
 # ---------------------------------------------------------------- networks
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "dp-srm": {"change_bound": 0.1, "refresh": 0.2},
-    "spiderboost": {"period": 5, "smoothness": 1.0},
-    "dp2-rmsprop": {"phase": 5, "preconditioned_clip_bound": 1.0, "preconditioned_learning_rate": 0.01},
+    "dp-adam": {"stability": 1e-8},
+    "dp-rmsprop": {"stability": 1e-8},
+    "dp-sgd": {"momentum_decay": 0.0},
+    "dp-adam-bc": {"stability": 1e-8, "floor": 0.3},
+    "sagd-lap": {"decay": 0.99, "stability": 1e-8},
+    "adadps": {"momentum_decay": 0.0},
+    "warm-start": {"momentum_decay": 0.0, "public_learning_rate": 0.01},
+    "ideal": {"momentum_decay": 0.0, "stability": 1e-5, "clean_sampling": poisson(0.2)},
+    "adas": {"momentum_decay": 0.0},
+    "dp-srm": {"change_bound": 0.1, "refresh": 0.2, "longest_step": np.inf},
+    "spiderboost": {"period": 5, "smoothness": 1.0, "anchor_noise": 1.0},
+    "dp2-rmsprop": {"phase": 5, "preconditioned_clip_bound": 1.0, "preconditioned_learning_rate": 0.01, "stability": 1e-8},
     "dp-agd": {"loss_bound": 3.0, "longest_step": 1.0},
 }
 
@@ -129,7 +140,15 @@ def network(method: str, **given: Any) -> Pin:
     record = METHODS[method]
     options = OPTIONS.get(method, {}) | ({} if record.private else {"without_privacy": True})
     model = small_network()
-    settings: dict[str, Any] = {"batch_size": 60, "rounds": 12, "learning_rate": 0.05} | given
+    settings: dict[str, Any] = {
+        "batch_size": 60,
+        "rounds": 12,
+        "learning_rate": 0.05,
+        "clip_bound": 1.0,
+        "release": last(),
+    } | given
+    if method == "rrpsgd":
+        del settings["release"]
     if "public" in record.needs:
         settings["public"] = tensors(PUBLIC_ROWS, PUBLIC["binary"])
     if method in ("sagd-lap", "dp-gd", "dp-agd"):
@@ -181,7 +200,7 @@ def train(folder: Path, **given: Any) -> RunFolder:
     """A run folder, as `privopt train` makes it."""
     write_table(folder / "table.csv")
     settings = Settings(**given.pop("settings", {}))
-    return start(Order(folder / "table.csv", "outcome", 4.0, settings=settings, seed=1, **given), folder / "run")
+    return start(Request(folder / "table.csv", "outcome", 4.0, settings=settings, seed=1, **given), folder / "run")
 
 
 def command(**given: Any) -> Pin:
@@ -213,7 +232,7 @@ def cases() -> dict[str, Callable[[], Pin]]:
     found["command, sampled"] = partial(command, settings={"method": "dp-sgd", "batch_size": 50})
     if find_spec("torch") is not None and find_spec("numba") is not None:
         for method, record in METHODS.items():
-            if record.networks:
+            if "network" in record.models:
                 found[f"network {method}"] = partial(network, method)
         found["network, own clip"] = partial(network, "dp-sgd", clip_bound=0.5, rounds=None, epochs=3)
         found["loop"] = loop

@@ -18,7 +18,6 @@ import scipy.sparse as sp
 from privopt import datasets, loop
 from privopt.datasets import Numeric, Schema
 from privopt.errors import InputError, PrivoptWarning
-from privopt.linear_model.problem import Settings
 from privopt.measure.clips import l2
 from privopt.measure.randomness import generator
 from privopt.perexample.design import Frame
@@ -27,7 +26,8 @@ from privopt.privacy.ledger import Ledger
 from privopt.runs import train as runs
 from privopt.runs.folder import RunFolder
 from privopt.runs.model import SavedModel
-from privopt.runs.order import Order
+from privopt.runs.request import Request
+from privopt.training.settings import Settings
 from tests.runs.test_runs import SCRIPT, order, patients
 from tests.stopped import StopAt, Stopped
 
@@ -60,7 +60,7 @@ def test_a_network_learns_what_a_linear_model_cannot(tmp_path: Path) -> None:
     schema = Schema({**CORNERS, "product": datasets.Ignored()}, classes=("no", "yes"))
     found = {}
     for model in ("linear", "mlp:32"):
-        asked = Order(file=file, target="same", epsilon=3.0, schema=schema, model=model, seed=0)
+        asked = Request(file=file, target="same", epsilon=3.0, schema=schema, model=model, seed=0)
         folder = runs.start(asked, tmp_path / model.replace(":", "-"))
         found[model] = accuracy(folder.model(), new, "same")
         statement = folder.statement()
@@ -74,7 +74,7 @@ def test_a_network_learns_what_a_linear_model_cannot(tmp_path: Path) -> None:
 def test_numbers_are_regressed(tmp_path: Path) -> None:
     file = corners(tmp_path / "corners.csv")
     schema = Schema({**CORNERS, "same": datasets.Ignored()}, target=Numeric(-1, 1))
-    asked = Order(file=file, target="product", epsilon=3.0, schema=schema, model="mlp:32", task="regress", seed=0)
+    asked = Request(file=file, target="product", epsilon=3.0, schema=schema, model="mlp:32", task="regress", seed=0)
     table = datasets.read(file, "product")
     assert table.target is not None
     errors = runs.start(asked, tmp_path / "run").model().scores(table)[:, 0] - table.target
@@ -110,7 +110,7 @@ def test_other_formats_and_more_classes_train_too(tmp_path: Path, kind: str) -> 
     else:
         pd.DataFrame(X, columns=list("abcdef")).assign(y=y).to_parquet(path)
         target = "y"
-    asked = Order(file=path, target=target, epsilon=5.0, task="classify", model="mlp:16", settings=Settings(rounds=150), seed=0)
+    asked = Request(file=path, target=target, epsilon=5.0, task="classify", model="mlp:16", settings=Settings(rounds=150), seed=0)
     assert accuracy(runs.start(asked, tmp_path / "run").model(), path, target) > 0.7
 
 
@@ -118,7 +118,7 @@ def test_the_scores_of_a_saved_network_are_those_of_the_trained_one(tmp_path: Pa
     """Frames are folded into the first layer, the target's scale into the last: only that scale is left between the two."""
     import torch
 
-    from privopt.nets.mlp import Layer, unfolded
+    from privopt.nets.mlp import Layer, unfold_layers
     from privopt.nets.rows import Rows
     from privopt.perexample.design import Frame
 
@@ -126,13 +126,13 @@ def test_the_scores_of_a_saved_network_are_those_of_the_trained_one(tmp_path: Pa
 
     def remember(model: torch.nn.Sequential, frame: Frame) -> list[Layer]:
         kept.update(model=model, frame=frame)
-        return unfolded(model, frame)
+        return unfold_layers(model, frame)
 
-    monkeypatch.setattr("privopt.runs.network.unfolded", remember)
+    monkeypatch.setattr("privopt.nets.table.unfold_layers", remember)
     rng = np.random.default_rng(0)
     X = 1000 + 50 * rng.standard_normal((2000, 3))
     np.savez(tmp_path / "rows.npz", X=X, y=X[:, 0] / 7.0)
-    asked = Order(file=tmp_path / "rows.npz", target=None, epsilon=5.0, task="regress", model="mlp:8", settings=SHORT, seed=0)
+    asked = Request(file=tmp_path / "rows.npz", target=None, epsilon=5.0, task="regress", model="mlp:8", settings=SHORT, seed=0)
     saved = runs.start(asked, tmp_path / "run").model().scores(datasets.read(tmp_path / "rows.npz"))
     framed, _ = Rows(X, kept["frame"], torch.zeros(2000))(list(range(2000)))
     theirs = kept["model"](framed).detach().double().numpy()
@@ -284,12 +284,12 @@ def test_a_row_of_a_class_that_is_not_listed_has_no_gradient(classes: int) -> No
     rng = np.random.default_rng(0)
     matrix, targets = rng.standard_normal((9, 3)), rng.integers(classes, size=9).astype(float)
     targets[[2, 5]] = np.nan
-    from privopt.nets.mlp import mlp
+    from privopt.nets.mlp import build_mlp
     from privopt.nets.rows import Rows
-    from privopt.runs.network import _learning
+    from privopt.nets.table import _loss, table_facts
 
-    target, loss, values = _learning(targets, classes, 0.0, 1.0)
-    model = mlp(3, (4,), target.outputs, generator(0))
+    loss, values = _loss(targets, classes, 0.0, 1.0)
+    model = build_mlp(3, (4,), table_facts(classes).outputs, generator(0))
     oracle = Rows(matrix, Frame(intercept=0.0), values).oracle(model, loss)
     others = np.delete(np.arange(9), [2, 5])
     np.testing.assert_allclose(l2(0.1).sum(oracle(None, None)), l2(0.1).sum(oracle(None, others)), rtol=1e-5, atol=1e-7)

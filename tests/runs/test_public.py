@@ -10,16 +10,16 @@ import scipy.sparse as sp
 
 import privopt.loop
 from privopt.errors import InputError
-from privopt.linear_model.problem import Settings
 from privopt.runs import train as runs
 from privopt.runs.folder import RunFolder
-from privopt.runs.order import Order
+from privopt.runs.request import Request
+from privopt.training.settings import Settings
 from tests.cli.typed import privopt as command
 from tests.runs.test_runs import patients
 from tests.stopped import StopAt, Stopped
 
 
-def order(tmp_path: Path, **changed: Any) -> Order:
+def order(tmp_path: Path, **changed: Any) -> Request:
     asked: dict[str, Any] = {
         "file": patients(tmp_path / "patients.csv", 3000),
         "target": "readmitted",
@@ -28,7 +28,7 @@ def order(tmp_path: Path, **changed: Any) -> Order:
         "settings": Settings(method="adadps", rounds=40, options={"rule": "adam"}),
         "seed": 4,
     }
-    return Order(**{**asked, **changed})
+    return Request(**{**asked, **changed})
 
 
 def test_train_with_public_rows_and_options_from_the_command_line(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_train_with_public_rows_and_options_from_the_command_line(tmp_path: Path
 
 def test_an_order_comes_back_from_json(tmp_path: Path) -> None:
     asked = order(tmp_path)
-    assert Order.from_json(json.loads(json.dumps(asked.to_json()))) == asked
+    assert Request.from_json(json.loads(json.dumps(asked.to_json()))) == asked
 
 
 def interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

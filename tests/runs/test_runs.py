@@ -20,13 +20,13 @@ import scipy.sparse as sp
 from privopt import datasets
 from privopt.datasets import Categorical, Numeric, Schema
 from privopt.errors import BudgetExceeded, InputError, LedgerError, PrivoptWarning
-from privopt.linear_model.problem import Settings
 from privopt.privacy.events import FailureDpEvent, NoOpDpEvent, atoms
 from privopt.privacy.ledger import Ledger
 from privopt.runs import train as runs
 from privopt.runs.folder import RunFolder
 from privopt.runs.model import SavedModel
-from privopt.runs.order import Order
+from privopt.runs.request import Request
+from privopt.training.settings import Settings
 from tests.stopped import StopAt, Stopped
 
 
@@ -59,9 +59,9 @@ SCHEMA = Schema(
 )
 
 
-def order(file: Path, **changes: object) -> Order:
+def order(file: Path, **changes: object) -> Request:
     settings: dict[str, object] = {"file": file, "target": "readmitted", "epsilon": 2.0, "schema": SCHEMA, "seed": 1, **changes}
-    return Order(**settings)  # type: ignore[arg-type]
+    return Request(**settings)  # type: ignore[arg-type]
 
 
 def accuracy(folder: RunFolder, file: Path) -> float:
@@ -138,7 +138,7 @@ def test_other_formats_train_too(tmp_path: Path, kind: str) -> None:
     else:
         pd.DataFrame(X, columns=list("abcdef")).assign(y=y).to_parquet(path)
         target = "y"
-    folder = runs.start(Order(file=path, target=target, epsilon=3.0, seed=0), tmp_path / "run")
+    folder = runs.start(Request(file=path, target=target, epsilon=3.0, seed=0), tmp_path / "run")
     table = datasets.read(path, target)
     assert np.mean(folder.model().probabilities(table).argmax(axis=1) == y) > 0.65
 
@@ -149,13 +149,13 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from privopt.runs import train as runs
-from privopt.runs.order import Order
+from privopt.runs.request import Request
 import json
 folder = Path(sys.argv[2])
 if folder.exists():
     runs.resume(folder)
 else:
-    runs.start(Order.from_json(json.loads(Path(sys.argv[1]).read_text())), folder)
+    runs.start(Request.from_json(json.loads(Path(sys.argv[1]).read_text())), folder)
 """
 
 

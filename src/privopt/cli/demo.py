@@ -33,7 +33,7 @@ def demo(out: Annotated[Path | None, typer.Option(help="The folder to make. Defa
     from privopt.privacy.events import compose
     from privopt.progress import Bar
     from privopt.runs import train as runs
-    from privopt.runs.order import Order
+    from privopt.runs.request import Request
 
     console = Console()
     place = out or Path("runs") / f"demo-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -50,7 +50,7 @@ def demo(out: Annotated[Path | None, typer.Option(help="The folder to make. Defa
 
     folders = []
     for budget in BUDGETS:
-        order = Order(file=training, target="affair", epsilon=budget, schema=_schema())
+        order = Request(file=training, target="affair", epsilon=budget, schema=_schema())
         started = time.perf_counter()
         with Bar(console, f"private, ε = {budget}") as bar:
             folders.append(runs.start(order, place / f"epsilon-{budget}", bar))

@@ -14,21 +14,23 @@ def methods(json: Annotated[bool, typer.Option("--json", help="For machines.")] 
     from rich.markup import escape
     from rich.table import Table
 
-    from privopt.recipes import METHODS
+    from privopt.methods import METHODS
 
     if json:
-        fields = ("summary", "paper", "needs", "guarantee", "networks", "private")
-        typer.echo(
-            json_.dumps(
-                [{"name": name, **{field: getattr(method, field) for field in fields}} for name, method in METHODS.items()]
-            )
-        )
+        fields = ("summary", "paper", "needs", "guarantee", "private")
+        found = [
+            {"name": name, **{field: getattr(method, field) for field in fields}, "networks": "network" in method.models}
+            for name, method in METHODS.items()
+        ]
+        typer.echo(json_.dumps(found))
         return
     papers = list(dict.fromkeys(method.paper for method in METHODS.values()))
     table = Table("method", "what it is", "needs", "guarantee", "nets", "paper", padding=(0, 1, 0, 0))  # 80 letters hold it
     for name, method in METHODS.items():
         paper = f"[{papers.index(method.paper) + 1}]"
-        table.add_row(name, method.summary, method.needs, method.guarantee, "yes" if method.networks else "no", escape(paper))
+        table.add_row(
+            name, method.summary, method.needs, method.guarantee, "yes" if "network" in method.models else "no", escape(paper)
+        )
     console = Console()
     if console.width < NARROW:  # as wide as the longest word, so that none is cut
         for column in table.columns:

@@ -27,7 +27,7 @@ def train(
         float | None,
         typer.Option(help="The probability that the guarantee may fail with. Default: 1/(10 n), rounded down to a power of ten."),
     ] = None,
-    method: Annotated[str, typer.Option(help="How to train; `privopt methods` lists them.")] = "dp-adam",
+    method: Annotated[str, typer.Option(help="How to train; `privopt methods` lists them. Your own: module:name.")] = "dp-adam",
     model: Annotated[
         str,
         typer.Option(
@@ -90,10 +90,10 @@ def train(
 
     from privopt import datasets
     from privopt.cli.show import shown
-    from privopt.linear_model.problem import Settings
     from privopt.progress import Bar
     from privopt.runs import train as runs
-    from privopt.runs.order import Order
+    from privopt.runs.request import Request
+    from privopt.training.settings import Settings
 
     console = Console()
     if resume is not None:
@@ -107,7 +107,7 @@ def train(
         raise InputError("no file to train on. For example: privopt train patients.csv --target readmitted --epsilon 1")
     if epsilon is None:
         raise InputError("--epsilon is missing: how much may be learnt about one row? 1 is a common choice.")
-    order = Order(
+    request = Request(
         file=file,
         target=target,
         epsilon=epsilon,
@@ -131,7 +131,7 @@ def train(
     )
     place = out or Path("runs") / f"{file.name.split('.')[0]}-{time.strftime('%Y%m%d-%H%M%S')}"
     with _kept(place), Bar(console, "training") as bar:
-        folder = runs.start(order, place, bar)
+        folder = runs.start(request, place, bar)
     shown(console, folder)
 
 

@@ -1,6 +1,5 @@
 """What the estimators share: parameters that are only stored, checks, and the call of `train`."""
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -9,18 +8,19 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 
-from privopt.errors import InputError, PrivoptWarning
-from privopt.linear_model.problem import Penalty, Settings
-from privopt.linear_model.scaling import Bounds
-from privopt.linear_model.side import PublicTable
-from privopt.linear_model.training import Trained, drowned, train
-from privopt.measure.randomness import generator
+from privopt.errors import InputError, warn
+from privopt.methods import Method
 from privopt.perexample.grads import Vector
 from privopt.perexample.losses import Loss
 from privopt.privacy.accountants import Accountant
 from privopt.privacy.budget import Budget, Neighbours, default_delta
 from privopt.privacy.ledger import Ledger
 from privopt.privacy.statement import Privacy
+from privopt.progress import Round, watching
+from privopt.training.linear import Trained, too_noisy, train_linear
+from privopt.training.scaling import PublicTable, TrainingRows
+from privopt.training.session import Session
+from privopt.training.settings import Bounds, Penalty, Settings
 
 
 class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
@@ -32,7 +32,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         *,
         delta: float | None = None,
         neighbours: Neighbours = "add-remove",
-        method: str = "dp-adam",
+        method: str | Method = "dp-adam",
         clip_bound: float | None = None,
         rounds: int | None = None,
         batch_size: int | None = None,
@@ -45,6 +45,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         public: tuple[Any, Any] | None = None,
         accountant: Accountant = "auto",
         ledger: Ledger | None = None,
+        observer: Callable[[Round], None] | None = None,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.epsilon = epsilon
@@ -63,6 +64,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         self.public = public
         self.accountant = accountant
         self.ledger = ledger
+        self.observer = observer
         self.random_state = random_state
 
     def _train(
@@ -71,26 +73,31 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         size, columns = X.shape
         budget = Budget(self.epsilon, default_delta(size) if self.delta is None else self.delta, self.neighbours)
         outputs = loss(1.0).outputs
-        if reason := drowned(size, outputs * (columns + bool(self.fit_intercept)), budget):
-            warnings.warn(reason, PrivoptWarning, stacklevel=3)
-        ledger = self.ledger if self.ledger is not None else Ledger()
-        if not isinstance(ledger, Ledger):
-            raise InputError(f"ledger is {ledger!r}, but it is a Ledger, such as Ledger(path='ledger.jsonl'), or None.")
-        trained = train(
+        if reason := too_noisy(size, outputs * (columns + bool(self.fit_intercept)), budget):
+            warn(reason)
+        settings = self._settings()
+        rows = TrainingRows(
             X,
             targets,
-            loss,
-            self._settings(),
-            budget,
-            spending=ledger.run(budget=budget),
-            rng=generator(self.random_state),
-            seeded=self.random_state is not None,
-            regression=regression,
+            regression,
+            bounds=settings.bounds,
+            target_bounds=settings.target_bounds,
             public=self._public_table(),
             assumed_public=assumed_public,
         )
+        with watching(observer=self.observer) as observers:
+            session = Session(
+                budget,
+                size,
+                ledger=self.ledger,
+                seed=self.random_state,
+                accountant=self.accountant,
+                observer=observers,
+                surveys=True,
+            )
+            trained = train_linear(rows, loss, settings, session)
         self.n_iter_ = trained.rounds
-        self.privacy_ = Privacy(trained.statement, ledger)
+        self.privacy_ = Privacy(trained.statement, session.ledger)
         return trained
 
     def _settings(self) -> Settings:

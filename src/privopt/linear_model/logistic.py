@@ -1,6 +1,6 @@
 """Private logistic regression, binary and multinomial."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -10,21 +10,22 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from privopt.errors import InputError
 from privopt.linear_model.base import PrivateLinearModel
-from privopt.linear_model.problem import Penalty
-from privopt.linear_model.scaling import Bounds
-from privopt.linear_model.training import classes_in_words
+from privopt.methods import Method
 from privopt.perexample.grads import Vector
 from privopt.perexample.losses import Logistic, Loss, Multinomial
 from privopt.privacy.accountants import Accountant
 from privopt.privacy.budget import Neighbours
 from privopt.privacy.ledger import Ledger
+from privopt.progress import Round
+from privopt.training.linear import describe_classes
+from privopt.training.settings import Bounds, Penalty
 
 
 class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]  # scikit-learn is untyped
     """Logistic regression under differential privacy, with scikit-learn's interface.
 
     Everything but `epsilon` may be left alone: the rest follows from public quantities by the rule in
-    `privopt.linear_model.defaults`.
+    `privopt.methods.rules`.
 
     **Guarantee** The coefficients are (ε, δ)-DP for one example's contribution added or removed, or one example replaced, n being
     public. Query: the sum of per-example gradients, each clipped to l2 norm `clip_bound`; Gaussian noise; full batches unless
@@ -37,9 +38,10 @@ class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[m
     bounds : what is publicly known of the rows: a number (their l2 norm), or a pair (low, high) of column ranges.
     classes : the labels, declared. A row of another label has no gradient, n stays, and no error tells that there is one.
     alpha, penalty : strength and kind ("ridge" or "nonconvex") of a regulariser of the scaled coefficients, not the intercept.
-    method, options : how to train (`privopt.recipes.METHODS`), and the method's own settings, by name.
+    method, options : a name of `privopt.methods.METHODS`, or a `Method` of your own; and its own settings, by name.
     public : rows and targets (X, y) that are not private, for methods that use some.
     ledger : a `privopt.Ledger` that this fit, and every clone of this estimator, pays into.
+    observer : a callback f(Round) after each round, for curves: `done`, `rounds` and `epsilon` so far.
     random_state : for tests only; whoever knows it can remove the noise, and the statement says so.
 
     >>> from sklearn.datasets import load_breast_cancer
@@ -55,7 +57,7 @@ class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[m
         *,
         delta: float | None = None,
         neighbours: Neighbours = "add-remove",
-        method: str = "dp-adam",
+        method: str | Method = "dp-adam",
         clip_bound: float | None = None,
         rounds: int | None = None,
         batch_size: int | None = None,
@@ -69,6 +71,7 @@ class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[m
         public: tuple[Any, Any] | None = None,
         accountant: Accountant = "auto",
         ledger: Ledger | None = None,
+        observer: Callable[[Round], None] | None = None,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         super().__init__(
@@ -88,6 +91,7 @@ class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[m
             public=public,
             accountant=accountant,
             ledger=ledger,
+            observer=observer,
             random_state=random_state,
         )
         self.classes = classes
@@ -104,7 +108,7 @@ class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[m
             raise InputError(f"{'classes' if declared else 'y'} has one class only: a classifier needs at least two.")
         column = {label: float(place) for place, label in enumerate(self.classes_.tolist())}
         targets = np.array([column.get(label, np.nan) for label in found.tolist()])[places]
-        public = classes_in_words(self.classes_.tolist(), declared=declared)
+        public = describe_classes(self.classes_.tolist(), declared=declared)
         trained = self._train(X, targets, self._loss, regression=False, assumed_public=[public])
         self.coef_, self.intercept_ = trained.slopes, trained.intercepts
         return self

@@ -1,7 +1,7 @@
 """Private linear regression: ridge and Huber."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -9,13 +9,14 @@ from sklearn.base import RegressorMixin
 
 from privopt.errors import InputError
 from privopt.linear_model.base import PrivateLinearModel
-from privopt.linear_model.problem import Penalty
-from privopt.linear_model.scaling import Bounds
+from privopt.methods import Method
 from privopt.perexample.grads import Vector
 from privopt.perexample.losses import Huber, Loss, Squared
 from privopt.privacy.accountants import Accountant
 from privopt.privacy.budget import Neighbours
 from privopt.privacy.ledger import Ledger
+from privopt.progress import Round
+from privopt.training.settings import Bounds, Penalty
 
 
 class _Regressor(RegressorMixin, PrivateLinearModel, ABC):  # type: ignore[misc]  # scikit-learn is untyped
@@ -27,7 +28,7 @@ class _Regressor(RegressorMixin, PrivateLinearModel, ABC):  # type: ignore[misc]
         *,
         delta: float | None = None,
         neighbours: Neighbours = "add-remove",
-        method: str = "dp-adam",
+        method: str | Method = "dp-adam",
         clip_bound: float | None = None,
         rounds: int | None = None,
         batch_size: int | None = None,
@@ -41,6 +42,7 @@ class _Regressor(RegressorMixin, PrivateLinearModel, ABC):  # type: ignore[misc]
         public: tuple[Any, Any] | None = None,
         accountant: Accountant = "auto",
         ledger: Ledger | None = None,
+        observer: Callable[[Round], None] | None = None,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         super().__init__(
@@ -60,6 +62,7 @@ class _Regressor(RegressorMixin, PrivateLinearModel, ABC):  # type: ignore[misc]
             public=public,
             accountant=accountant,
             ledger=ledger,
+            observer=observer,
             random_state=random_state,
         )
         self.target_bounds = target_bounds
@@ -129,7 +132,7 @@ class HuberRegressor(_Regressor):
         threshold: float | None = None,
         delta: float | None = None,
         neighbours: Neighbours = "add-remove",
-        method: str = "dp-adam",
+        method: str | Method = "dp-adam",
         clip_bound: float | None = None,
         rounds: int | None = None,
         batch_size: int | None = None,
@@ -143,6 +146,7 @@ class HuberRegressor(_Regressor):
         public: tuple[Any, Any] | None = None,
         accountant: Accountant = "auto",
         ledger: Ledger | None = None,
+        observer: Callable[[Round], None] | None = None,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         super().__init__(
@@ -162,6 +166,7 @@ class HuberRegressor(_Regressor):
             public=public,
             accountant=accountant,
             ledger=ledger,
+            observer=observer,
             random_state=random_state,
             target_bounds=target_bounds,
         )

@@ -2,8 +2,8 @@
 
 import privopt.measure.randomness.torch_noise  # noqa: F401  # what is missing is missed now, and not when a round is paid
 from privopt.measure.clips import automatic, per_layer
-from privopt.nets.fit import Fitted, fit
-from privopt.nets.make_private import Private, make_private
+from privopt.nets.fitting import Fitted, fit
+from privopt.nets.loops import Private, make_private
 from privopt.perexample.networks import UnsupportedLayer, clipped_sum, per_example_norms, replace_batchnorm
 
 __all__ = [

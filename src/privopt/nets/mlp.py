@@ -21,11 +21,11 @@ PROBES = 64  # made-up rows
 Layer = tuple[Vector, Vector]  # weights (outputs × inputs) and biases
 
 
-def mlp(inputs: int, hidden: Sequence[int], outputs: int, rng: Rng) -> nn.Sequential:
+def build_mlp(inputs: int, hidden: Sequence[int], outputs: int, rng: Rng) -> nn.Sequential:
     """A network whose units have variance 1 at the start, before tanh, for rows of length `LENGTH`.
 
     >>> from privopt.measure.randomness import generator
-    >>> mlp(3, (8, 4), 2, generator(0))
+    >>> build_mlp(3, (8, 4), 2, generator(0))
     Sequential(
       (0): Linear(in_features=3, out_features=8, bias=True)
       (1): Tanh()
@@ -54,7 +54,7 @@ def gradient_norm(model: nn.Sequential, inputs: int) -> float:
     return float(norms.square().mean().sqrt())
 
 
-def unfolded(model: nn.Sequential, frame: Frame) -> list[Layer]:
+def unfold_layers(model: nn.Sequential, frame: Frame) -> list[Layer]:
     """The layers for rows as they were before the frame."""
     layers = [
         (layer.weight.detach().double().numpy(), layer.bias.detach().double().numpy())

@@ -1,12 +1,11 @@
 """Budgets: how much may be learnt about one unit, and what one unit is."""
 
 import math
-import warnings
 from dataclasses import dataclass
 from numbers import Real
 from typing import Literal
 
-from privopt.errors import InputError, PrivoptWarning
+from privopt.errors import InputError
 
 Neighbours = Literal["add-remove", "replace-one"]
 Unit = Literal["example"]
@@ -79,9 +78,3 @@ def cautions(delta: float, size: int) -> list[str]:
         f"would satisfy it. Use {default_delta(size):g}, or less."
     )
     return [caution]
-
-
-def warn_of_delta(budget: Budget, size: int, *, frames: int) -> None:
-    """Say so, if δ is too large to mean anything; to the user's code, so many frames above the function that calls this."""
-    for caution in cautions(budget.delta, size):
-        warnings.warn(caution, PrivoptWarning, stacklevel=2 + frames)

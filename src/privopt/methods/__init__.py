@@ -1,0 +1,92 @@
+"""Methods: one file per algorithm, with its recipe, its defaults and its record; and the list of them.
+
+`METHODS["dp-sgd"].recipe`, or `privopt.methods.dp_sgd.dp_sgd`, builds the recipe from arguments of your own.
+"""
+
+from importlib import import_module
+
+from privopt.errors import InputError
+from privopt.methods import (
+    adadps,
+    adas,
+    bassily_sgd,
+    dp2_rmsprop,
+    dp_adam,
+    dp_adam_bc,
+    dp_adam_pub,
+    dp_agd,
+    dp_gd,
+    dp_r_pub,
+    dp_rmsprop,
+    dp_sgd,
+    dp_srm,
+    ideal,
+    output_perturbation,
+    pda_dpmd,
+    rrpsgd,
+    sagd_lap,
+    sagd_minibatch,
+    sagd_sparse,
+    spiderboost,
+    warm_start,
+)
+from privopt.methods.method import Method
+
+__all__ = ["METHODS", "Method", "check_delta", "find_method"]
+
+METHODS = {
+    module.METHOD.name: module.METHOD
+    for module in (
+        dp_adam,
+        dp_rmsprop,
+        dp_sgd,
+        dp_gd,
+        dp_srm,
+        dp_agd,
+        spiderboost,
+        output_perturbation,
+        rrpsgd,
+        bassily_sgd,
+        dp_adam_bc,
+        dp2_rmsprop,
+        sagd_lap,
+        sagd_minibatch,
+        sagd_sparse,
+        adadps,
+        dp_r_pub,
+        dp_adam_pub,
+        pda_dpmd,
+        warm_start,
+        ideal,
+        adas,
+    )
+}
+
+
+def check_delta(method: Method, delta: float) -> None:
+    """Refuse δ = 0 for a method that adds Gaussian noise."""
+    if delta == 0 and not method.pure:
+        able = ", ".join(name for name, other in METHODS.items() if other.pure)
+        raise InputError(
+            f"delta is 0, but {method.name} adds Gaussian noise, which needs delta > 0, such as 1e-6. Without delta: {able}."
+        )
+
+
+def find_method(method: str | Method) -> Method:
+    """A method by its name, or by the place of a user's own, `module:name`; a `Method` is itself."""
+    if isinstance(method, Method):
+        return method
+    if not isinstance(method, str):
+        raise InputError(f"method is {method!r}, but it is a name, such as 'dp-adam', or a privopt.methods.Method.")
+    if method in METHODS:
+        return METHODS[method]
+    module, colon, name = method.partition(":")
+    if not colon:
+        raise InputError(f"method is {method!r}; the methods are {', '.join(METHODS)}, or module:name of your own.")
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(f"method is {method!r}, but {error}. It names a Method in a module that Python can import.") from error
+    if not isinstance(found, Method):
+        raise InputError(f"method is {method!r}, which is a {type(found).__name__}, not a privopt.methods.Method.")
+    return found

@@ -1,0 +1,140 @@
+"""Default rules: rounds, clip bound, step size and release, from public quantities alone.
+
+A rule knows n examples, f directions, the noise that the accountant asks for, the length R of a typical row and the loss. It
+never sees a value of the data, so it costs nothing; and no data set is named in it.
+
+Linear models. T rounds of step η on full batches: the averaged gradient carries noise s = zC/n on each coordinate, with
+z = √T/μ where μ is what (ε, δ) buys. T rounds move a coordinate by η√T s = (ηT)C/(nμ): T cancels, so more rounds cost time, not
+privacy. What matters is the *displacement by noise* that we allow, κ/R; a row of length R then sees its score shaken by κ.
+
+- Along directions whose curvature L is small, LηT ≪ 1, descent gains |g|²ηT and noise costs κ²/8 in all. If the signal is spread
+  over all f directions, the best κ is proportional to q = nμ/f; along directions with LηT ≫ 1, averaging the tail keeps the
+  noise from growing with κ at all. The effective dimension lies somewhere between 1 and f: κ = q^(1/3), cut to [1/4, 4], is a
+  hedge between the two. The exponent is empirical; a model of pure noise then loses no more than κ²/8.
+- The data's own sampling noise acts like privacy noise: 1/q² becomes 1/q² + f/n, which stops overfitting as ε grows.
+- Adam and RMSProp divide by √v ≈ s while noise dominates, so a learning rate of κ/(R√T) displaces by κ/R; once the gradient
+  dominates, √v exceeds s and the step limits itself. Descent takes κ/(R√T s), capped by the smoothness of the loss, 1/(LR²).
+- Noise is proportional to the clip bound, bias falls with it: C is the gradient of a typical row at θ = 0, and grows with √q
+  towards the largest possible one, where nothing is clipped. Below it, the clipped loss would no longer be calibrated.
+- Batches of expected size b < n: nμ becomes b√T/z (the same for full batches), and s gains the sampling noise of a batch.
+  Sampling amplifies without loss only while z ≥ 1 or so, which asks for T ≈ 2(μn/b)² rounds.
+
+The mean of the last half of the iterates is released, which averages out most of the noise that the last one still carries;
+except for plain descent, which is still on its way and releases the last.
+
+Networks. Near its start a network is a linear model, score(x) ≈ score₀(x) + ∇score(x)·(θ − θ₀), with the gradient of its score as
+the row. So the rule is the same, with the length G of a typical gradient in the place of R, measured on made-up examples. It
+differs where a network does:
+
+- Signal against noise is q = b√T/(z (d + 1)) for d inputs: the directions that matter are counted by inputs, not by weights.
+- κ is 2 at most: beyond that the network leaves the neighbourhood that the argument is about, and its gradients outgrow the clip
+  bound. Exponent and cuts are empirical.
+- C grows with √q from half of G × the largest residual to 1.2 times that, because G grows in training.
+- Batches of 2048: smaller ones amplify no better, larger ones only take time. At least 300 rounds, at most 30 data passes.
+"""
+
+import math
+from typing import Any, Literal
+
+from privopt.methods.problem import Problem
+from privopt.postprocess.release import average, last
+
+MOMENTUM = 0.9
+PASSES = 30  # over the data, at most
+ROUNDS = {"linear": 200, "network": 300}
+DESCENT_ROUNDS = 400  # of a linear model
+Arguments = dict[str, Any]  # of a recipe, by name
+Kind = Literal["adaptive", "momentum", "descent"]  # divides by the size of gradients; rolls on; neither
+
+
+def default_rounds(problem: Problem, *, descent: bool = False) -> int:
+    """As many as were chosen; else enough to be stable, and for small batches enough to be amplified."""
+    if problem.choices.rounds:
+        return problem.choices.rounds
+    least = ROUNDS[problem.model]
+    if problem.batch == problem.size:
+        return DESCENT_ROUNDS if descent and problem.model == "linear" else least
+    amplified = 2 * (problem.size / (problem.single_release_noise * problem.batch)) ** 2
+    return round(max(float(least), min(amplified, PASSES * problem.size / problem.batch)))
+
+
+def default_steps(
+    kind: Kind, problem: Problem, noise_multiplier: float, rounds: int, *, batch: float | None = None, longer: float = 1.0
+) -> Arguments:
+    """Clip bound, learning rate, release rule and what this kind of step needs beside them.
+
+    What the user chose is taken as it is; the clip bound that was chosen is for vectors `longer` times a gradient. `batch`
+    is the expected number of examples of a round, where it is not the problem's.
+    """
+    b = problem.batch if batch is None else batch
+    bound = problem.choices.bound
+    chosen = None if bound is None else bound / longer
+    rule = _linear if problem.model == "linear" else _network
+    clip_bound, rate, noise = rule(problem, noise_multiplier, rounds, b, chosen)
+    chosen_rate = problem.choices.rate
+    if kind == "adaptive":
+        return {
+            "clip_bound": clip_bound,
+            "learning_rate": chosen_rate or rate,
+            "stability": 1e-3 * noise,
+            "release": average("last half"),
+        }
+    cap = 1 / problem.smoothness
+    descent = rate / max(noise, 1e-300)
+    if kind == "descent":
+        return {"clip_bound": clip_bound, "learning_rate": chosen_rate or min(descent, cap), "release": last()}
+    return {
+        "clip_bound": clip_bound,
+        "learning_rate": chosen_rate or min(descent * (1 - MOMENTUM), cap),
+        "momentum_decay": MOMENTUM,
+        "release": average("last half"),
+    }
+
+
+def _linear(problem: Problem, z: float, rounds: int, batch: float, clip_bound: float | None) -> tuple[float, float, float]:
+    """Clip bound, κ/(R√T), and the noise of an averaged gradient on each coordinate."""
+    loss, width, row_norm = problem.loss, problem.width, problem.row_norm
+    quality = batch * math.sqrt(rounds) / (max(z, 1e-12) * width)
+    limited = 1 / math.sqrt(1 / quality**2 + width / min(problem.size, batch * rounds))
+    shake = loss.reach * min(max(limited ** (1 / 3), 0.25), 4.0)
+    if clip_bound is None:
+        growth = max(1.0, math.sqrt(quality / loss.outputs) / 3)
+        clip_bound = row_norm * min(loss.residual * growth, loss.largest)
+    noise = z * clip_bound / batch
+    if batch < problem.size:
+        noise = math.hypot(noise, loss.residual * row_norm / math.sqrt(batch * width))
+    return clip_bound, shake / (row_norm * math.sqrt(rounds)), noise
+
+
+def _network(problem: Problem, z: float, rounds: int, batch: float, clip_bound: float | None) -> tuple[float, float, float]:
+    loss, row_norm = problem.loss, problem.row_norm
+    quality = batch * math.sqrt(rounds) / (max(z, 1e-12) * problem.width)
+    shake = min(max(loss.reach * quality ** (1 / 3), loss.reach / 4), 2.0)
+    longest = loss.largest * row_norm
+    if clip_bound is None:
+        clip_bound = longest * min(max(math.sqrt(quality / loss.outputs) / 6, 0.5), 1.2)
+    noise = math.hypot(z * clip_bound, longest / 2 * math.sqrt(batch / problem.dimension)) / batch
+    return clip_bound, shake / (row_norm * math.sqrt(rounds)), noise
+
+
+def adaptive_defaults(problem: Problem, noise_multiplier: float) -> Arguments:
+    """For a method that divides its steps by the size of gradients, like Adam."""
+    return _sampled("adaptive", problem, noise_multiplier)
+
+
+def momentum_defaults(problem: Problem, noise_multiplier: float) -> Arguments:
+    """For descent with momentum."""
+    return _sampled("momentum", problem, noise_multiplier)
+
+
+def descent_defaults(problem: Problem, noise_multiplier: float) -> Arguments:
+    """For plain descent on all examples."""
+    whole = problem.on_all_examples
+    rounds = default_rounds(whole, descent=True)
+    return {"rounds": rounds, "regularizer": problem.regularizer, **default_steps("descent", whole, noise_multiplier, rounds)}
+
+
+def _sampled(kind: Kind, problem: Problem, noise_multiplier: float) -> Arguments:
+    rounds = default_rounds(problem)
+    common = {"rounds": rounds, "sampling": problem.sampler, "regularizer": problem.regularizer}
+    return {**common, **default_steps(kind, problem, noise_multiplier, rounds)}

@@ -1,0 +1,59 @@
+"""What a user chooses for a network, validated: batch size, rounds or epochs, clip, learning rate."""
+
+import math
+from numbers import Integral, Real
+from typing import Any
+
+from privopt.errors import InputError
+from privopt.limits import MOST_ROUNDS
+from privopt.measure.samplers import Sampler, full_batch, poisson
+
+
+def check_clip(clip_bound: Any) -> None:
+    """Validate a clip bound."""
+    if isinstance(clip_bound, str) or (isinstance(clip_bound, Real) and not 0 < float(clip_bound) < math.inf):
+        raise InputError(f"clip_bound is {clip_bound!r}, but it is a finite number > 0, or a clip of privopt.measure.clips.")
+
+
+def check_physical(physical_batch_size: Any) -> None:
+    """Validate how many examples go through the model at a time."""
+    if physical_batch_size is not None and not (isinstance(physical_batch_size, Integral) and int(physical_batch_size) >= 1):
+        raise InputError(f"physical_batch_size is {physical_batch_size!r}, but it is a whole number, at least 1, or None.")
+
+
+def check_rate(learning_rate: Any, rounds: int) -> None:
+    """Validate a learning rate, or what a schedule gives for each of the rounds."""
+    if learning_rate is None:
+        return
+    scheduled = callable(learning_rate)
+    for value in map(learning_rate, range(rounds)) if scheduled else [learning_rate]:
+        if not (isinstance(value, Real) and 0 <= float(value) < math.inf and (float(value) > 0 or scheduled)):
+            raise InputError(f"learning_rate is {value!r}, but it is a finite number > 0, or a function of the round to one.")
+
+
+def check_batch(size: int, batch_size: int | None) -> None:
+    """Validate the batch size for so many examples."""
+    if size < 1:
+        raise InputError("the data set is empty: there is nothing to train on.")
+    if batch_size is not None and (not isinstance(batch_size, Integral) or batch_size < 1):
+        raise InputError(f"batch_size is {batch_size!r}, but a batch holds a whole number of examples, at least one.")
+
+
+def count_rounds(size: int, batch: float, epochs: float | None, rounds: int | None) -> int | None:
+    """The number of rounds, or as many as make up these passes over the data; `None` if neither is chosen."""
+    if epochs is not None and rounds is not None:
+        raise InputError("say how long to train: epochs=… or rounds=…, and not both.")
+    if epochs is not None:
+        if not isinstance(epochs, Real) or not 0 < epochs < math.inf:
+            raise InputError(f"epochs is {epochs!r}, but it is a finite number > 0.")
+        rounds = max(1, round(min(epochs * size / batch, 2.0 * MOST_ROUNDS)))
+    if rounds is not None and (not isinstance(rounds, Integral) or rounds < 1):
+        raise InputError(f"rounds is {rounds!r}, but it is a whole number, at least 1.")
+    if rounds is not None and rounds > MOST_ROUNDS:
+        raise InputError(f"this would take more than {MOST_ROUNDS} rounds, the most that a run has. Say fewer epochs or rounds.")
+    return rounds
+
+
+def sampler_of(size: int, batch_size: int) -> Sampler:
+    """Poisson batches, or every example if a batch holds them all."""
+    return poisson(batch_size / size) if batch_size < size else full_batch()

@@ -1,0 +1,67 @@
+"""Facts of a network: what the default rules may know of any model and its loss, measured on made-up examples."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from privopt.methods.problem import LossFacts, huber_facts, logistic_facts, multinomial_facts, squared_facts
+from privopt.perexample.networks import TorchGrads, per_example_gradients
+from privopt.perexample.networks.examples import kinds, leaves, moved, rows_of, synthetic
+from privopt.perexample.networks.model_state import ModelState, evaluating
+from privopt.perexample.networks.rng import RngState
+
+PROBES = 8  # made-up examples
+
+
+def facts_of_loss(loss: Callable[..., Tensor], outputs: int) -> LossFacts:
+    """By the loss module; one that is not known counts as logistic, whose residuals are bounded by 1."""
+    if isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss) or getattr(loss, "__name__", "") in ("cross_entropy", "nll_loss"):
+        return multinomial_facts(max(outputs, 2))
+    if isinstance(loss, nn.MSELoss) or getattr(loss, "__name__", "") == "mse_loss":
+        return squared_facts()
+    if isinstance(loss, nn.HuberLoss):
+        return huber_facts(loss.delta)
+    if isinstance(loss, nn.SmoothL1Loss):
+        return huber_facts(loss.beta or 1.0)
+    return logistic_facts()
+
+
+def count_inputs(inputs: Any) -> int:
+    """Numbers that an example has as inputs, from a batch of one."""
+    return sum(x.numel() for x in leaves(inputs) if isinstance(x, Tensor))
+
+
+def probe_gradients(model: nn.Module, inputs: Any) -> tuple[TorchGrads, int]:
+    """The gradients of one score on made-up examples like `inputs`, a batch of one; and how many scores an example has."""
+    device = next(model.parameters()).device
+    first, generator = moved(rows_of(inputs, slice(0, 1)), device), torch.Generator().manual_seed(0)
+    outputs = 1
+
+    def one_score(output: Any, _: Any) -> Tensor:
+        nonlocal outputs
+        scores = next(x for x in leaves(output) if isinstance(x, Tensor) and x.is_floating_point())
+        outputs = scores.shape[1] if scores.ndim > 1 else 1
+        return scores.reshape(len(scores), outputs, -1).mean(2)[:, 0]
+
+    *others, plainest = kinds(first)
+    start = ModelState(model)
+    for kind in (*others, plainest):
+        try:
+            with RngState(device).replay(), evaluating(model), torch.enable_grad():
+                made_up = synthetic(first, PROBES, generator, kind=kind)
+                return per_example_gradients(model, one_score, made_up, torch.zeros(PROBES, device=device)), outputs
+        except (RuntimeError, IndexError, ValueError):
+            if kind is plainest:
+                raise
+        finally:
+            start.restore()
+    raise AssertionError("kinds() names at least one kind")
+
+
+def typical_norm(grads: TorchGrads) -> float:
+    """The root mean square length of gradients that are finite; 1 if none is."""
+    norms = grads.norms().double()
+    found = norms[norms.isfinite() & (norms > 0)]
+    return float(found.square().mean().sqrt()) if len(found) else 1.0

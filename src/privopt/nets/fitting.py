@@ -1,0 +1,212 @@
+"""`fit`: a private model in one call."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from os import PathLike
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset, TensorDataset
+
+from privopt.checkpoint import Checkpoint
+from privopt.measure.clips import Clip
+from privopt.methods import Method, check_delta, find_method
+from privopt.methods.problem import NETWORK_BATCH, Choices, Problem, SideFacts
+from privopt.needs import Offer
+from privopt.nets.choices import check_batch, check_clip, check_physical, check_rate, count_rounds
+from privopt.nets.data import as_dataset, as_model, content, first_of, pairs, physical_batch_size
+from privopt.nets.facts import count_inputs, facts_of_loss, probe_gradients, typical_norm
+from privopt.nets.identity import identify
+from privopt.nets.independence import Independence, assumptions, check_independence, require
+from privopt.nets.probes import probe_model
+from privopt.nets.public_examples import PublicExamples, described, public_loss
+from privopt.nets.running import run_network
+from privopt.perexample.networks import TorchOracle
+from privopt.perexample.networks.model_state import training
+from privopt.postprocess.release import ReleaseRule
+from privopt.postprocess.schedules import Schedule
+from privopt.postprocess.side_information import least_seen, seen_sizes
+from privopt.privacy.accountants import Accountant
+from privopt.privacy.budget import Budget
+from privopt.privacy.calibration import calibrate
+from privopt.privacy.ledger import Ledger
+from privopt.privacy.statement import Privacy
+from privopt.progress import Round, watching
+from privopt.training.session import Released, Session, check_budget, single_release
+from privopt.training.settings import check_model
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A privately trained model: the user's own object, and what may be claimed about it."""
+
+    model: nn.Module
+    privacy: Privacy
+    rounds: int
+    stopped_early: bool
+
+    @property
+    def ledger(self) -> Ledger:
+        """What was spent."""
+        return self.privacy.ledger
+
+
+def fit(
+    model: nn.Module,
+    loss: Callable[..., Tensor],
+    dataset: Any,
+    *,
+    budget: Budget,
+    batch_size: int | None = None,
+    epochs: float | None = None,
+    rounds: int | None = None,
+    method: str | Method = "dp-adam",
+    clip_bound: float | Clip | None = None,
+    learning_rate: float | Schedule | None = None,
+    release: ReleaseRule | None = None,
+    options: dict[str, Any] | None = None,
+    physical_batch_size: int | None = None,
+    accountant: Accountant = "auto",
+    ledger: Ledger | None = None,
+    checkpoint: str | PathLike[str] | None = None,
+    progress: bool | Callable[[int], None] = True,
+    observer: Callable[[Round], None] | None = None,
+    public: Any = None,
+    independence: Independence = "checked",
+    seed: int | None = None,
+) -> Fitted:
+    """Train a model privately; the model itself is changed, and is an ordinary one afterwards.
+
+    `loss(output, targets)` gives one value for each example, or is a loss module of torch, which is asked for that. `dataset` is
+    a map-style dataset of (inputs, targets) or a pair of tensors. `options` go to the method's recipe (momentum_decay, ceiling,
+    ...). `checkpoint` names a folder from which a killed run goes on, bit for bit; it is as sensitive as the data. `progress`:
+    a bar, if standard error is a terminal; or False; or a function that is told how many rounds are done. `public` are data like
+    `dataset` that are not private: methods that use public data use them, and the bar shows the loss on a pair of tensors.
+    `independence="proved"` refuses a model whose examples could only be checked not to mix; the statement says which it is.
+
+    **Guarantee** The released parameters are (ε, δ)-DP. Query: the sum of per-example gradients over a Poisson batch, each
+    clipped to l2 norm `clip_bound` (a number, or a clip: `automatic`, `per_layer`); Gaussian noise calibrated to the budget. Loss
+    values are never shown.
+
+    >>> import torch
+    >>> _ = torch.manual_seed(0)
+    >>> x = torch.randn(500, 3)
+    >>> y = (x[:, 0] > 0).long()
+    >>> result = fit(nn.Linear(3, 2), nn.CrossEntropyLoss(), (x, y), budget=Budget(3.0, 1e-5), epochs=5, batch_size=100,
+    ...              learning_rate=0.1, seed=0)
+    >>> bool((result.model(x).argmax(1) == y).float().mean() > 0.8), round(result.privacy.statement.epsilon, 1)
+    (True, 3.0)
+    """
+    check_budget(budget, ledger)
+    check_independence(independence)
+    check_clip(clip_bound)
+    check_physical(physical_batch_size)
+    data = as_dataset(dataset)
+    size = len(data)  # type: ignore[arg-type]
+    check_batch(size, batch_size)
+    data, chosen = pairs(data), find_method(method)
+    check_model(chosen, "network")
+    check_delta(chosen, budget.delta)
+    counted = count_rounds(size, min(batch_size or NETWORK_BATCH, size), epochs, rounds)
+    check_rate(learning_rate, counted or 1)
+    own = {**(options or {}), **({} if release is None else {"release": release})}
+    regularizer = own.pop("regularizer", None)
+    batch = None if batch_size is not None and batch_size >= size and "batch_size" in chosen.refuses else batch_size
+    choices = Choices(clip_bound, counted, batch, learning_rate, own)
+    known = None if public is None else pairs(as_dataset(public))
+    model = as_model(model)
+    # before anything runs the model, which may count its calls or keep what it computed
+    code = {} if checkpoint is None else {"model": identify(model=model, torch=torch), "loss": identify(loss=loss)}
+    facts = facts_of_loss(loss, 1)
+    asked = {name: getattr(choices, name) for name in ("clip_bound", "batch_size", "learning_rate", "options")}
+    chosen.check(asked | {"release": release}, facts, public=known is not None and chosen.uses_public)
+    oracle = _oracle(model, loss, data, physical_batch_size)  # what is wrong with them is found here
+    require(independence, oracle.doubts)
+    problem = replace(_problem(oracle, loss, first_of(data)[0], choices, budget, accountant), regularizer=regularizer)
+    if chosen.uses_public or not chosen.private:
+        problem = replace(problem, side=_side(oracle, chosen, choices, known, first_of(data)[0], problem.row_norm))
+    chosen.build(problem, 1.0).check(Offer.of(oracle), oracle.layout.flat())  # what does not fit the model is found here
+    store = None
+    if checkpoint is not None:
+        plan = (choices, regularizer, _rates(learning_rate, counted), size, budget, physical_batch_size, accountant, seed)
+        read = {name: content(part) for name, part in (("data", data), ("public data", known)) if part is not None}
+        settings = identify(method=chosen, plan=plan)
+        store = Checkpoint(checkpoint, {**read, **code, "settings": settings}, probe_model(oracle, first_of(data)))
+    watch = partial(public_loss, model, loss, *public) if isinstance(public, tuple | list) else None
+    with watching(progress, observer, watch) as observers:
+        session = Session(budget, size, ledger=ledger, seed=seed, accountant=accountant, checkpoint=store, observer=observers)
+        released = session.train(chosen, problem, oracle, None, run=run_network, keep_result=True)
+    if session.repeated:
+        oracle.flat.assign(torch.from_numpy(released.parameters).to(oracle.layout.device))
+        oracle.flat.release()
+    return Fitted(model, _claim(session, released, chosen, oracle, known), released.rounds, released.stopped_early)
+
+
+def _claim(session: Session, released: Released, method: Method, oracle: TorchOracle, known: Dataset[Any] | None) -> Privacy:
+    statement = session.state(
+        "the parameters of a network",
+        assumed_public=[
+            f"the number of examples ({session.size}), their shapes and types",
+            "the model, its start values and the settings",
+        ],
+        public_data=[] if known is None else [described(known)],
+        assumed=assumptions(oracle.doubts),
+        settings={"method": method.name, "rounds": released.rounds, **released.settings},
+    )
+    return Privacy(statement, session.ledger)
+
+
+def _problem(
+    oracle: TorchOracle,
+    loss: Callable[..., Tensor],
+    inputs: Any,
+    choices: Choices,
+    budget: Budget,
+    accountant: Accountant,
+) -> Problem:
+    """What is publicly known of a network: the rule for networks asks for no more."""
+    grads, outputs = probe_gradients(oracle.model, inputs)
+    return Problem(
+        model="network",
+        choices=choices,
+        loss=facts_of_loss(loss, outputs),
+        size=oracle.size,
+        width=min(count_inputs(inputs), oracle.dimension) + 1,
+        dimension=oracle.dimension,
+        row_norm=typical_norm(grads),
+        single_release_noise=calibrate(single_release(budget), budget, accountant=accountant),
+        pure=budget.delta == 0,
+    )
+
+
+def _side(
+    oracle: TorchOracle, method: Method, choices: Choices, known: Dataset[Any] | None, inputs: Any, row_norm: float
+) -> SideFacts:
+    """Public gradients, or a scale of the parameters, and how they change the length of a gradient."""
+    scale = choices.options.get("scale")
+    if known is None:
+        return SideFacts(None, scale, row_norm, choices.options.get("stability", 0.0))
+    public = PublicExamples(oracle, known)
+    sizes = seen_sizes(public, oracle.flat.vector)
+    stability = choices.options.get("stability", least_seen(sizes))
+    grads, _ = probe_gradients(oracle.model, inputs)
+    return SideFacts(public, None, typical_norm(grads.scaled(1 / (sizes + stability))), stability)
+
+
+def _rates(learning_rate: float | Schedule | None, rounds: int | None) -> Any:
+    """A learning rate in a form that can be compared."""
+    if not callable(learning_rate):
+        return learning_rate
+    return learning_rate if rounds is None else [learning_rate(round_) for round_ in range(rounds)]
+
+
+def _oracle(model: nn.Module, loss: Callable[..., Tensor], data: Any, chunk: int | None) -> TorchOracle:
+    with training(model):
+        if isinstance(data, TensorDataset):
+            oracle = TorchOracle(model, loss, *data.tensors)
+        else:
+            oracle = TorchOracle.of_dataset(model, loss, data)
+        oracle.chunk = chunk or physical_batch_size(model, first_of(data)[0])
+    return oracle

@@ -1,0 +1,215 @@
+"""Linear models: scales, then a session, then coefficients for the data as they were given."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from privopt.loop import Result, check_finite, run
+from privopt.measure.randomness import key
+from privopt.methods import Method
+from privopt.methods.problem import (
+    LossFacts,
+    Problem,
+    SideFacts,
+    huber_facts,
+    logistic_facts,
+    multinomial_facts,
+    squared_facts,
+)
+from privopt.perexample.design import Design, Frame
+from privopt.perexample.grads import Vector
+from privopt.perexample.limited import LimitedDesign
+from privopt.perexample.linear import LinearOracle
+from privopt.perexample.losses import Huber, Logistic, Loss, Multinomial
+from privopt.perexample.public_rows import PublicRows
+from privopt.postprocess.regularizers import Regularizer, nonconvex, ridge
+from privopt.privacy.accountants import epsilon
+from privopt.privacy.budget import Budget, default_delta
+from privopt.privacy.calibration import calibrate
+from privopt.privacy.statement import Statement
+from privopt.training.public_data import check_columns, check_public, find_side_facts
+from privopt.training.scaling import INTERCEPT, Scales, TrainingRows, check_declared, find_scales
+from privopt.training.session import Session, single_release
+from privopt.training.settings import Settings, check_settings
+
+MOST_CLASSES, MOST_LETTERS = 5, 30  # that a statement names, and of each name
+HOPELESS = 0.5  # noise on one averaged gradient, in clip bounds, that leaves nothing to learn from
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Slopes (outputs × columns) and intercepts for the data as they were given, and what is claimed about them."""
+
+    slopes: Vector
+    intercepts: Vector
+    statement: Statement
+    rounds: int
+    stopped_early: bool
+
+
+def check_linear(settings: Settings, loss: LossFacts, *, size: int, columns: int, delta: float, public: bool) -> Method:
+    """Refuse what a linear model cannot be trained with; nothing here depends on a value of the data."""
+    method = check_settings(settings, loss, "linear", delta=delta, public=public)
+    check_public(method, settings.options, public=public)
+    _try(method, settings, loss, size, columns + bool(settings.fit_intercept), pure=delta == 0, public=public)
+    return method
+
+
+def train_linear(rows: TrainingRows, loss: Callable[[float], Loss], settings: Settings, session: Session) -> Trained:
+    """A private linear model. `loss` is made for the scale of the target (1 for classification).
+
+    **Guarantee** That of the session: scales that were not declared, and then the gradient of every round, are planned within its
+    budget and recorded before they are used.
+    """
+    size, columns = map(int, rows.matrix.shape)
+    public, delta = rows.public is not None, session.budget.delta
+    method = check_linear(settings, loss_facts(loss(1.0)), size=size, columns=columns, delta=delta, public=public)
+    check_columns(rows, settings.options)
+    check_declared(rows)
+    scales = find_scales(rows, session, fit_intercept=settings.fit_intercept)
+    centre, unit = scales.target
+    fitted = loss(unit if rows.regression else 1.0)
+    side = find_side_facts(rows, method, settings.options, scales, fitted, session)
+    problem = _problem(settings, fitted, scales, rows, session, side)
+    design = Design(rows.matrix, scales.frame)
+    if method.row_limit is not None:
+        design = LimitedDesign(rows.matrix, scales.frame, method.row_limit(problem))
+    with np.errstate(all="ignore"):  # a warning would tell something about the data
+        oracle = LinearOracle(design, (rows.targets - centre) / unit if rows.regression else rows.targets, fitted)
+    released = session.train(method, problem, oracle, np.zeros(oracle.dimension), run=_run_on_one_thread)
+    with np.errstate(all="ignore"):
+        slopes, intercepts = scales.frame.unfold(released.parameters.reshape(fitted.outputs, -1))
+        slopes, intercepts = slopes * unit, intercepts * unit + centre
+    check_finite(slopes, intercepts)
+    statement = session.state(
+        "the coefficients of a linear model, the settings below and the scales named below",
+        assumed_public=[
+            f"the number of rows ({size}), and the names and types of the columns",
+            *rows.assumed_public,
+            *([] if rows.encoded else scales.declared),
+            *(side.declared if side else []),
+        ],
+        paid_for=[*rows.paid_for, *scales.estimated, *(side.paid_for if side else [])],
+        public_data=[] if rows.public is None else [str(rows.public)],
+        settings={
+            "method": method.name,
+            "rounds": released.rounds,
+            **released.settings,
+            "typical row norm": scales.row_norm,
+            "regulariser": f"{settings.penalty} {settings.alpha:g}" if settings.alpha else "none",
+        },
+    )
+    return Trained(slopes, intercepts, statement, released.rounds, released.stopped_early)
+
+
+def _run_on_one_thread(*arguments: Any, **named: Any) -> Result:
+    """A matrix times a vector waits for memory, not for cores, and a replay repeats its sums to the last bit."""
+    with threadpool_limits(1, user_api="blas"):
+        return run(*arguments, **named)
+
+
+def _problem(
+    settings: Settings, loss: Loss, scales: Scales, rows: TrainingRows, session: Session, side: SideFacts | None
+) -> Problem:
+    size, columns = map(int, rows.matrix.shape)
+    width = columns + bool(settings.fit_intercept)
+    return Problem(
+        model="linear",
+        choices=settings.choices,
+        loss=loss_facts(loss),
+        size=size,
+        width=width,
+        dimension=loss.outputs * width,
+        row_norm=scales.row_norm * (math.hypot(1.0, INTERCEPT) if settings.fit_intercept else 1.0),
+        single_release_noise=session.single_release_noise(),
+        pure=session.budget.delta == 0,
+        regularizer=_regularizer(settings, loss.outputs, width),
+        ridge=settings.alpha if settings.penalty == "ridge" else 0.0,
+        side=side,
+        key=key(session.rng),
+    )
+
+
+def _regularizer(settings: Settings, outputs: int, width: int) -> Regularizer | None:
+    """The penalty on all coefficients but the intercept."""
+    if not settings.alpha:
+        return None
+    mask = np.ones((outputs, width))
+    if settings.fit_intercept:
+        mask[:, -1] = 0.0
+    return (ridge if settings.penalty == "ridge" else nonconvex)(settings.alpha, mask.ravel())
+
+
+def loss_facts(loss: Loss) -> LossFacts:
+    """What the default rules know of this loss."""
+    match loss:
+        case Logistic():
+            return logistic_facts()
+        case Multinomial(outputs=classes):
+            return multinomial_facts(classes)
+        case Huber(threshold=threshold):
+            return huber_facts(threshold)
+        case _:
+            return squared_facts()
+
+
+def _try(method: Method, settings: Settings, loss: LossFacts, size: int, width: int, *, pure: bool, public: bool) -> None:
+    """Plan for rows of length 1, without what may suit other rows only: what is refused then is refused for all data."""
+    options = {name: value for name, value in settings.options.items() if name != "smoothness"}
+    choices = replace(settings.choices, learning_rate=None, clip_bound=None, options=options)
+    problem = Problem("linear", choices, loss, size, width, loss.outputs * width, 1.0, 1.0, pure)
+    one = np.zeros((1, width))
+    supposed: Loss = Logistic() if loss.outputs == 1 else Multinomial(loss.outputs)
+    gradient = PublicRows(Design(one, Frame(intercept=0.0)), np.zeros(1), supposed, 1) if public else None
+    scale = np.ones(loss.outputs * width) if "scale" in settings.options else None
+    method.build(replace(problem, side=SideFacts(gradient, scale, scaled_norm=1.0, stability=1.0)), 1.0)
+
+
+def describe_classes(classes: Sequence[object], *, declared: bool) -> str:
+    """How a statement names the classes of a target.
+
+    Whether a row has a class that was not declared is private, so a misspelt one is for the reader to find.
+    """
+    if not declared:
+        return f"the {len(classes)} classes, read off the data"
+    few = ", ".join(repr(name)[:MOST_LETTERS] for name in classes[:MOST_CLASSES])
+    more = ", …" if len(classes) > MOST_CLASSES else ""
+    return f"the {len(classes)} classes, as declared: {few}{more}. Rows of any other class were left out: compare the spelling"
+
+
+def too_noisy(size: int, width: int, budget: Budget) -> str | None:
+    """Why a model of `width` coefficients would be nothing but noise, and what would help; `None` if it would not.
+
+    The whole budget spent on one averaged gradient leaves noise of √width/(nμ) clip bounds on it, where one Gaussian with noise
+    1/μ costs the budget; without δ the noise has length width/(nε). Nothing is learnt when that is not well below the gradient.
+    """
+    release = single_release(budget)
+    single = calibrate(release, budget)
+    length = math.sqrt(width) if budget.delta else width  # of the noise, for one coefficient's
+    if single * length / size <= HOPELESS:
+        return None
+    enough = 1.01 * epsilon(release(size * HOPELESS / length), budget.delta, budget.neighbours)  # calibrated noise is above this
+    rows, needed = size, math.ceil(single * length / HOPELESS)
+    while rows < needed:  # more rows have a smaller default δ, which needs more noise
+        rows = needed
+        within = replace(budget, delta=min(budget.delta, default_delta(rows)))
+        needed = math.ceil(calibrate(release, within) * length / HOPELESS)
+    few = "1 row is" if size == 1 else f"{size} rows are"
+    return (
+        f"{few} too few for {width} coefficients at epsilon = {budget.epsilon:.3g}: the noise would drown the model. "
+        f"epsilon ≥ {_rounded_up(enough)}, or {rows} rows, or fewer columns would help."
+    )
+
+
+def _rounded_up(value: float) -> str:
+    """Two digits that are not below the value.
+
+    >>> _rounded_up(1.01), _rounded_up(0.02), _rounded_up(1234.5)
+    ('1.1', '0.02', '1300')
+    """
+    step = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return f"{math.ceil(value / step * (1 - 1e-9)) * step:.6g}"

@@ -1,0 +1,221 @@
+"""Sessions: one owner of a private run, from the budget to the statement.
+
+check → calibrate → pay → run → compare → state. Every front end builds a problem and an oracle and calls a session; a training
+loop of the user's own is the same session, opened round by round.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from privopt.checkpoint import Checkpoint, Finished
+from privopt.errors import InputError, warn
+from privopt.loop import Result, run
+from privopt.measure.measurement import Measurement
+from privopt.measure.randomness import SOURCE, generator
+from privopt.methods.dp_sgd import dp_sgd
+from privopt.methods.method import Method
+from privopt.methods.problem import Problem
+from privopt.perexample.grads import Oracle
+from privopt.privacy.accountants import Accountant, epsilon
+from privopt.privacy.budget import Budget, cautions
+from privopt.privacy.calibration import calibrate
+from privopt.privacy.events import DpEvent, GaussianDpEvent, PureDpEvent, compose
+from privopt.privacy.ledger import Ledger
+from privopt.privacy.statement import Statement
+from privopt.training.rounds import PaidRounds
+
+
+class Observer(Protocol):
+    """Somebody who watches a run: rounds and ε, nothing that depends on the data."""
+
+    def start(self, rounds: int, spent: Callable[[int], float]) -> None:
+        """Training begins; `spent` gives ε after so many rounds."""
+        ...
+
+    def advance(self, done: int) -> None:
+        """So many rounds are done."""
+        ...
+
+
+@dataclass(frozen=True)
+class Released:
+    """What a session released: parameters that are private, and how they were trained."""
+
+    parameters: Any
+    rounds: int
+    stopped_early: bool
+    noise_multiplier: float
+    settings: Mapping[str, Any]  # for the statement
+
+
+class Session:
+    """One private run under one budget.
+
+    `surveys` says that something is measured before training, when not all events are known: the whole budget is then what the
+    ledger has to hold.
+
+    **Guarantee** Everything that is measured on the data is planned within `budget`, together with what this run released
+    before, and is recorded in the ledger before it is used. With a checkpoint, a run that was killed repeats the answers that
+    were paid for, and one that has ended gives what it released, for free.
+    """
+
+    def __init__(
+        self,
+        budget: Budget,
+        size: int,
+        *,
+        ledger: Ledger | None = None,
+        seed: Any = None,
+        accountant: Accountant = "auto",
+        checkpoint: Checkpoint | None = None,
+        observer: Observer | None = None,
+        surveys: bool = False,
+    ) -> None:
+        check_budget(budget, ledger)
+        self.budget, self.size, self.accountant = budget, size, accountant
+        self.ledger = ledger if ledger is not None else Ledger()
+        self.seeded = seed is not None
+        for caution in cautions(budget.delta, size):
+            warn(caution)
+        self._checkpoint, self._observer = checkpoint, observer
+        name, self.rng = self.ledger.run().name, generator(seed)
+        self._finished = None if checkpoint is None else checkpoint.finished()
+        if self._finished is not None:  # whoever asked was killed before it had the model, or asks again
+            self.spending = self.ledger.run(self._finished.run)
+            self.spending.pay([self._finished.event])  # free, unless the ledger that holds it was lost
+            return
+        if checkpoint is not None:
+            name, self.rng = checkpoint.begin(name, self.rng)
+        self.spending = self.ledger.run(name, budget=budget if surveys else None)
+
+    @property
+    def spent(self) -> DpEvent:
+        """What this run has released so far."""
+        return self.spending.since(0)
+
+    @property
+    def repeated(self) -> bool:
+        """Whether the run had ended before: what it released is given again."""
+        return self._finished is not None
+
+    def single_release_noise(self) -> float:
+        """The noise multiplier with which one release costs what is left of the budget: Gaussian, or pure without δ."""
+        return self.noise_for(single_release(self.budget))
+
+    def noise_for(self, event: Callable[[float], DpEvent]) -> float:
+        """The least noise that keeps this event within what is left of the budget."""
+        return calibrate(event, self.budget, spent=self.spent, accountant=self.accountant)
+
+    def train(
+        self,
+        method: Method,
+        problem: Problem,
+        oracle: Oracle,
+        start: Any,
+        *,
+        run: Callable[..., Result] = run,
+        keep_result: bool = False,
+    ) -> Released:
+        """Calibrate the noise of a method for this problem, and run it from public start parameters.
+
+        `keep_result` leaves what was released in the checkpoint, for a caller that is killed before it has it.
+        """
+        if self._finished is not None:
+            return self._repeated(self._finished, method, problem)
+        before = self.spent
+        rounds = method.build(problem, problem.single_release_noise).stop(self.rng)  # drawn before data are read
+        noise = self.noise_for(lambda z: _priced(method, problem, z, rounds))
+        recipe = method.build(problem, noise).stopped(rounds)
+        if self._observer is not None:
+            self._observer.start(recipe.rounds, lambda done: self._epsilon(compose([before, recipe.planned_event(done)])))
+        result = run(
+            recipe,
+            oracle,
+            start,
+            spending=self.spending,
+            rng=self.rng,
+            checkpoint=self._checkpoint,
+            progress=None if self._observer is None else self._observer.advance,
+        )
+        if keep_result and self._checkpoint is not None:
+            ended = Finished(self.spending.name, result.parameters, result.rounds, result.stopped_early, noise, result.event)
+            self._checkpoint.finish(ended)
+        if result.stopped_early:
+            self.warn_of_early_end(result.rounds, recipe.rounds)
+        return Released(result.parameters, result.rounds, result.stopped_early, noise, method.settings(problem, noise))
+
+    def _repeated(self, ended: Finished, method: Method, problem: Problem) -> Released:
+        settings = method.settings(problem, ended.noise_multiplier)
+        return Released(ended.parameters, ended.rounds, ended.stopped_early, ended.noise_multiplier, settings)
+
+    def open(self, measurement: Callable[[float], Measurement], rounds: int) -> tuple[float, PaidRounds]:
+        """Calibrate the noise of so many rounds of a measurement, for a loop that asks for them one by one."""
+
+        def events(noise_multiplier: float) -> list[DpEvent]:
+            asked = measurement(noise_multiplier)
+            return [asked.event(round_) for round_ in range(rounds)]
+
+        noise = self.noise_for(lambda z: compose(events(z)))
+        return noise, PaidRounds(self.spending, events(noise))
+
+    def state(
+        self,
+        released: str,
+        *,
+        settings: Mapping[str, Any],
+        assumed_public: Sequence[str],
+        paid_for: Sequence[str] = (),
+        public_data: Sequence[str] = (),
+        assumed: Sequence[str] = (),
+        event: DpEvent | None = None,
+    ) -> Statement:
+        """What may be claimed about what was released, by `event`, or else by all that this run has spent."""
+        return Statement(
+            budget=self.budget,
+            event=self.spent if event is None else event,
+            released=released,
+            accountant=self.accountant,
+            examples=self.size,
+            assumed_public=assumed_public,
+            paid_for=paid_for,
+            public_data=public_data,
+            assumed=assumed,
+            cap=self.ledger.cap,
+            noise=None if self.seeded else SOURCE,
+            seeded=self.seeded,
+            settings=settings,
+        )
+
+    def warn_of_early_end(self, done: int, planned: int) -> None:
+        """Warn that the ledger ended the run."""
+        warn(
+            f"training stopped after {done} of {planned} rounds, because the ledger's budget ({self.ledger.budget}) holds no "
+            "more. The model so far is kept."
+        )
+
+    def _epsilon(self, event: DpEvent) -> float:
+        return epsilon(event, self.budget.delta, self.budget.neighbours, accountant=self.accountant)
+
+
+def check_budget(budget: Any, ledger: Any) -> None:
+    """Validate the types of a budget and of a ledger."""
+    if not isinstance(budget, Budget):
+        raise InputError(f"budget is {budget!r}, but it is a Budget(epsilon, delta), such as Budget(3.0, 1e-5).")
+    if not isinstance(ledger, Ledger | None):
+        raise InputError(f"ledger is {ledger!r}, but it is a Ledger, such as Ledger(path='ledger.jsonl'), or None.")
+
+
+def single_release(budget: Budget) -> Callable[[float], DpEvent]:
+    """What one release with this noise costs: Gaussian noise, or noise of Gamma length where there is no δ to spend."""
+    return GaussianDpEvent if budget.delta else lambda noise_multiplier: PureDpEvent(1 / noise_multiplier)
+
+
+def _priced(method: Method, problem: Problem, noise_multiplier: float, rounds: int) -> DpEvent:
+    """What the run will cost. A method without a guarantee has the noise of DP-SGD, which it is compared with."""
+    if method.private:
+        return method.build(problem, noise_multiplier).stopped(rounds).planned_event()
+    compared = dp_sgd(
+        rounds=rounds, noise_multiplier=noise_multiplier, clip_bound=1.0, learning_rate=1.0, sampling=problem.sampler
+    )
+    return compared.planned_event()

@@ -1,0 +1,73 @@
+"""Settings: what a user may say about training on a table, and their validation before anything is measured or paid."""
+
+import math
+import reprlib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from numbers import Integral, Real
+from typing import Any, Literal
+
+from privopt.errors import InputError
+from privopt.limits import MOST_ROUNDS
+from privopt.methods import Method, check_delta, find_method
+from privopt.methods.problem import Choices, LossFacts, ModelKind
+
+Penalty = Literal["ridge", "nonconvex"]
+Bounds = float | tuple[Any, Any] | None  # the length of a row, or the ranges (low, high) of the columns
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a user may say; `None` is left to the method's defaults."""
+
+    method: str | Method = "dp-adam"
+    clip_bound: float | None = None
+    rounds: int | None = None
+    batch_size: int | None = None
+    learning_rate: float | None = None
+    bounds: Bounds = None
+    target_bounds: tuple[float, float] | None = None
+    fit_intercept: bool = True
+    alpha: float = 0.0
+    penalty: Penalty = "ridge"
+    accountant: Literal["auto", "pld", "rdp"] = "auto"
+    options: Mapping[str, Any] = field(default_factory=dict)  # the method's own
+
+    @property
+    def choices(self) -> Choices:
+        """What is for the method."""
+        return Choices(self.clip_bound, self.rounds, self.batch_size, self.learning_rate, self.options)
+
+
+def check_settings(settings: Settings, loss: LossFacts, model: ModelKind, *, delta: float, public: bool) -> Method:
+    """Refuse settings that cannot hold; nothing here depends on a value of the data. The method that they name."""
+    method = find_method(settings.method)
+    check_model(method, model)
+    check_delta(method, delta)
+    penalty = settings.penalty if settings.alpha else None
+    names = ("clip_bound", "rounds", "batch_size", "learning_rate", "options")
+    method.check({name: getattr(settings, name) for name in names} | {"penalty": penalty}, loss, public=public)
+    for name, kind in {"clip_bound": Real, "learning_rate": Real, "rounds": Integral, "batch_size": Integral}.items():
+        value = getattr(settings, name)
+        if value is not None and not (isinstance(value, kind) and _positive(value)):
+            number = "whole number" if kind is Integral else "finite number"
+            raise InputError(f"{name} is {reprlib.repr(value)}, but it is a {number} > 0, or None for the default rule.")
+    if settings.rounds is not None and settings.rounds > MOST_ROUNDS:
+        raise InputError(f"rounds is {reprlib.repr(settings.rounds)}, but a run has at most {MOST_ROUNDS}.")
+    if not (isinstance(settings.alpha, Real) and 0 <= settings.alpha < math.inf):
+        raise InputError(f"alpha is {settings.alpha!r}, but the strength of a regulariser is a finite number ≥ 0.")
+    if settings.penalty not in ("ridge", "nonconvex"):
+        raise InputError(f"penalty is {settings.penalty!r}; it is 'ridge' or 'nonconvex'.")
+    return method
+
+
+def check_model(method: Method, model: ModelKind) -> None:
+    """Refuse a method that is not defined for this kind of model."""
+    if model not in method.models:
+        other = "networks. dp-adam, dp-sgd and rrpsgd are" if model == "network" else "linear models. dp-adam and dp-sgd are"
+        raise InputError(f"{method.name} needs {method.needs}, so it is not for {other}.")
+
+
+def _positive(value: Any) -> bool:
+    return bool(0 < value <= sys.float_info.max)
