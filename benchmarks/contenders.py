@@ -31,7 +31,7 @@ from privopt.measure.mechanisms import gaussian
 from privopt.measure.queries import gradient, preconditioned_gradient
 from privopt.measure.samplers import full_batch
 from privopt.nets import fit
-from privopt.perexample.networks import TorchOracle, clip_weights
+from privopt.perexample.networks import TorchOracle
 from privopt.postprocess.side_information import fixed_scale
 from privopt.postprocess.updates import sgd
 from privopt.recipe import Recipe, always
@@ -215,12 +215,12 @@ def asking(query: Any) -> Callable[[nn.Module, Data, After], None]:
 @torch.no_grad()  # as in `fit`
 def difference(model: nn.Module, data: Data, after: After) -> None:
     """A clipped sum of differences between the gradients at two points."""
-    oracle, rule = TorchOracle(model, loss_for(data), *data), clip_weights(1.0)
+    oracle, clip = TorchOracle(model, loss_for(data), *data), l2(1.0)
     here = oracle.flat.vector.clone()
     there = here + 0.01 * torch.randn_like(here)
     while True:
         before: Any = oracle(there, None)
-        oracle(here, None).minus(before).fold(rule)
+        oracle(here, None).minus(before).clipped_sum(clip)
         after()
 
 

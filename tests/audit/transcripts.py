@@ -116,7 +116,9 @@ class Ratio:
         old, average = (_vector(gradient) for gradient in (before["gradient"], after["gradient"]))
         answer = ((held + taken) * average - held * old) / taken
         size = self.present.size
-        one, other = (_vector(search.clip.sum(oracle(at.current, None), 1 / size)) for oracle in (self.present, self.absent))
+        one, other = (
+            _vector(oracle(at.current, None).clipped_sum(search.clip, 1 / size)) for oracle in (self.present, self.absent)
+        )
         scale = search.pool.noise_multiplier / math.sqrt(taken) * search.clip.bound / size
         self.total += log_ratio(gaussian(1.0), scale, 1.0, answer, one, other)
         assert search.candidates == 1
@@ -137,7 +139,7 @@ class Ratio:
             self._hidden = _Hidden(sparse.answers)
         if self._hidden.left == 0:
             return
-        sums = [_vector(sparse.term.clip.sum(oracle(at.current, None))) for oracle in (self.present, self.absent)]
+        sums = [_vector(oracle(at.current, None).clipped_sum(sparse.term.clip)) for oracle in (self.present, self.absent)]
         length = math.sqrt(2 * len(public) / sparse.answers) * z * bound
         threshold = sparse.threshold * length + 2 * z * bound * self._hidden.noise
         yes = bool(np.any(_vector(noisy.value) != public))

@@ -22,10 +22,10 @@ NOWHERE = PublicState(np.zeros(1), np.array([math.inf]), Known(scale=np.array([0
 
 def check_bounded(clip: Clip, with_all: PerExampleVectors, without: Iterable[PerExampleVectors], slack: float = 1e-9) -> None:
     """Law 1: removing one example moves the sum by at most the bound (and what rounding adds)."""
-    total = clip.sum(with_all)
+    total = with_all.clipped_sum(clip)
     assert np.isfinite(total).all()
     for grads in without:
-        moved = float(np.linalg.norm(total - clip.sum(grads), ord=clip.order))
+        moved = float(np.linalg.norm(total - grads.clipped_sum(clip), ord=clip.order))
         assert moved <= clip.bound * (1 + slack)
 
 
@@ -34,7 +34,7 @@ def check_divisor(measurement: Measurement, oracle: Oracle, expected_size: float
     for round_ in range(rounds):
         answer = measurement.measure(oracle, NOWHERE, round_, generator(round_)).value
         rows = measurement.sampler.draw(oracle.size, round_, generator(round_))
-        total = sum(term.weight * term.clip.sum(term.query(oracle, rows, NOWHERE)) for term in measurement.terms)
+        total = sum(term.weight * term.query(oracle, rows, NOWHERE).clipped_sum(term.clip) for term in measurement.terms)
         np.testing.assert_allclose(answer * expected_size, total, rtol=1e-12, atol=1e-12)
 
 

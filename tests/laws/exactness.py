@@ -334,7 +334,7 @@ class _Check:
     def _check_clip(self, clip: Clip, grads: Any) -> None:
         """The sum of the clipped vectors, and how long that of one example is and how far it moves the sum of all."""
         examples = len(self.wanted.exact)
-        total = clip.sum(grads).double()
+        total = grads.clipped_sum(clip).double()
         wanted, doubts = self._clipped(clip)
         rounding = SLACK * examples * clip.bound
         gap = (total - wanted.sum(0)).norm()
@@ -344,10 +344,10 @@ class _Check:
             if isinstance(grads, TorchGrads):
                 alone.append(grads.take(torch.tensor([i])))
                 if others := [j for j in range(examples) if j != i]:
-                    without = clip.sum(grads.take(torch.tensor(others))).double()
+                    without = grads.take(torch.tensor(others)).clipped_sum(clip).double()
                     self._check_length(clip, total - without, rounding, f"the sum moves by more than {clip}")
             for one in alone:
-                self._check_length(clip, clip.sum(one).double(), 0.0, f"an example alone is longer than {clip}")
+                self._check_length(clip, one.clipped_sum(clip).double(), 0.0, f"an example alone is longer than {clip}")
 
     def _check_length(self, clip: Clip, vector: Tensor, rounding: float, what: str) -> None:
         if isinstance(clip, per_layer):

@@ -15,7 +15,7 @@ from privopt.measure.mechanisms import Mechanism, gamma_norm, gaussian, laplace
 from privopt.measure.queries import gradient
 from privopt.measure.randomness import Rng, Sum
 from privopt.measure.samplers import disjoint_batches, full_batch, poisson
-from privopt.perexample.grads import Materialized, Oracle, PerExampleVectors, Rows, Vector
+from privopt.perexample.grads import ClipFactors, Materialized, Oracle, Rows, Vector
 from privopt.privacy.events import DpEvent
 from privopt.state import PublicState
 from tests.laws.checks import check_bounded, check_divisor, check_indistinguishable, check_noise
@@ -30,31 +30,15 @@ LARGE = np.array([[30.0, 40.0], [0.1, 0.2], [-5.0, 0.0]])
 class understated(l2):  # noqa: N801
     """Clips to twice what it states."""
 
-    def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Vector | None = None) -> Vector:
-        return l2(2 * self.bound).sum(grads, weight)
+    def factors(self, norms: Vector, weight: float = 1.0) -> Vector:
+        return l2(2 * self.bound).factors(norms, weight)
 
 
 class of_the_mean(l2):  # noqa: N801
-    """Clips the sum of the batch instead of each example."""
+    """Clips the mean norm of the batch instead of each example's."""
 
-    def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Vector | None = None) -> Vector:
-        total = grads.weighted_sum(np.ones(len(grads.norms(2))))
-        return weight * total * min(1.0, len(grads.norms(2)) * self.bound / float(np.linalg.norm(total)))
-
-
-class of_another_norm(l1):  # noqa: N801
-    """States an l1 bound, but clips in l2."""
-
-    def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Vector | None = None) -> Vector:
-        return l2(self.bound).sum(grads, weight)
-
-
-class trusting(l2):  # noqa: N801
-    """Believes that every number is a number."""
-
-    def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Vector | None = None) -> Vector:
-        with np.errstate(invalid="ignore"):
-            return grads.weighted_sum(weight * np.minimum(1.0, self.bound / grads.norms(2)))
+    def factors(self, norms: Vector, weight: float = 1.0) -> Vector:
+        return np.full(len(norms), weight * min(1.0, self.bound / norms.mean()))
 
 
 @dataclass(frozen=True)
@@ -67,22 +51,46 @@ class by_the_batch:  # noqa: N801
     def at(self, state: PublicState) -> Clip:
         return self
 
-    def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Vector | None = None) -> Vector:
-        norms = grads.norms(2)
-        return grads.weighted_sum(np.full(len(norms), weight * self.bound / norms.max()))
+    def factors(self, norms: Vector, weight: float = 1.0) -> Vector:
+        return np.full(len(norms), weight * self.bound / norms.max())
 
 
-@pytest.mark.parametrize("clip", [understated(1.0), of_the_mean(1.0), of_another_norm(1.0), by_the_batch(1.0)], ids=str)
-def test_a_clip_that_lets_one_example_move_the_sum_further_is_found(clip: understated | by_the_batch) -> None:
+class InL2(Materialized):
+    """Vectors that give their l2 norms, whatever they are asked for."""
+
+    def norms(self, order: int) -> Vector:
+        return super().norms(2)
+
+
+class Trusting(Materialized):
+    """Vectors that believe that every number is a number."""
+
+    def clipped_sum(self, clip: ClipFactors, weight: float = 1.0, out: Vector | None = None) -> Vector:
+        return self.weighted_sum(clip.factors(self.norms(clip.order), weight))
+
+
+@pytest.mark.parametrize(
+    ("clip", "vectors"),
+    [
+        (understated(1.0), Materialized),
+        (of_the_mean(1.0), Materialized),
+        (by_the_batch(1.0), Materialized),
+        (l1(1.0), InL2),
+    ],
+    ids=str,
+)
+def test_a_clip_that_lets_one_example_move_the_sum_further_is_found(clip: Clip, vectors: type[Materialized]) -> None:
     same = np.vstack([LARGE, np.tile([3.0, 4.0], (5, 1))])
-    without = [Materialized(np.delete(same, row, axis=0)) for row in range(len(same))]
+    without = [vectors(np.delete(same, row, axis=0)) for row in range(len(same))]
     with pytest.raises(AssertionError):
-        check_bounded(clip, Materialized(same), without)
+        check_bounded(clip, vectors(same), without)
 
 
-def test_a_clip_that_a_nan_gets_through_is_found() -> None:
+def test_a_nan_that_gets_through_a_clip_is_found() -> None:
+    rows = np.array([[math.nan, 1.0], [0.1, 0.1]])
+    check_bounded(l2(1.0), Materialized(rows), [])
     with pytest.raises(AssertionError):
-        check_bounded(trusting(1.0), Materialized(np.array([[math.nan, 1.0], [0.1, 0.1]])), [])
+        check_bounded(l2(1.0), Trusting(rows), [])
 
 
 # ---------------------------------------------------------------- noise
@@ -251,7 +259,7 @@ class ByDrawnSize(Measurement):
 
     def measure(self, oracle: Oracle, at: PublicState, round_: int, rng: Rng, carry: Carry = {}) -> Noisy:  # noqa: B006
         rows = self.sampler.draw(oracle.size, round_, rng)
-        sums = [term.weight * term.clip.sum(term.query(oracle, rows, at)) for term in self.terms]
+        sums = [term.weight * term.query(oracle, rows, at).clipped_sum(term.clip) for term in self.terms]
         hidden = self.mechanism.release(sum(sums[1:], sums[0]), self.bound, rng)
         return Noisy(hidden / max(1, oracle.size if rows is None else len(rows)), self.event(round_))
 

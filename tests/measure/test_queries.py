@@ -102,7 +102,7 @@ def test_a_clip_by_distance_is_an_l2_clip_of_what_the_iterate_moved() -> None:
     with pytest.raises(CompositionError, match="most=-1"):
         l2_moved(0.1, most=-1.0)
     with pytest.raises(CompositionError, match="how far the iterate moved"):
-        l2_moved(0.1).sum(oracle("Logistic", "dense", 0)(np.zeros(WIDTH + 1), None))
+        oracle("Logistic", "dense", 0)(np.zeros(WIDTH + 1), None).clipped_sum(l2_moved(0.1))
 
 
 def test_noise_under_a_clip_by_distance_is_relative_to_what_the_iterate_moved() -> None:

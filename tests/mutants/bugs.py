@@ -43,22 +43,22 @@ BUGS = (
     Bug(
         "zero clip clips nothing",
         "measure/clips.py",
-        "        return norms * 0.0\n",
+        "        return array_namespace(norms).zeros_like(norms)\n",
         "        return norms * 0.0 + weight\n",
         ("tests/laws/test_bounded_sums.py",),
     ),
     Bug(
         "NaN keeps its weight",
-        "measure/clips.py",
-        "    return _of_finite(weights, weights)\n",
-        "    return weights\n",
+        "perexample/grads.py",
+        "return factors if math.isfinite(norms.dot(norms)) else where_finite(norms, factors)",
+        "return factors",
         ("tests/laws/test_bounded_sums.py",),
     ),
     Bug(
         "automatic clip without its stability",
         "measure/clips.py",
-        "return _of_numbers(self.bound / (norms + self.stability) * weight)",
-        "return _of_numbers(self.bound / (norms * norms + self.stability) * weight)",
+        "return self.bound / (norms + self.stability) * weight",
+        "return self.bound / (norms * norms + self.stability) * weight",
         ("tests/laws/test_bounded_sums.py",),
     ),
     Bug(
@@ -70,10 +70,10 @@ BUGS = (
     ),
     Bug(
         "per-layer clip ignores other layers' infinities",
-        "measure/clips.py",
-        "return {name: _of_finite(whole, inside[layer]) for name, layer in layers.items()}",
-        "return {name: inside[layer] for name, layer in layers.items()}",
-        ("tests/laws/test_bounded_sums.py", "tests/nets/test_clips.py"),
+        "perexample/networks/torch_grads.py",
+        "return self.weighted_sum({name: where_finite(norms, own) for name, own in factors.items()}, out)",
+        "return self.weighted_sum(factors, out)",
+        ("tests/nets/test_clips.py",),
     ),
     Bug(
         "moved clip forgets its rate",
@@ -288,7 +288,7 @@ BUGS = (
     Bug(
         "stable solution uncut",
         "measure/solutions.py",
-        "cut.sum(oracle(end, None)) / oracle.size",
+        "oracle(end, None).clipped_sum(cut) / oracle.size",
         "oracle(end, None).weighted_sum(np.ones(oracle.size)) / oracle.size",
         ("tests/measure/test_solutions.py",),
     ),
@@ -408,14 +408,14 @@ BUGS = (
     Bug(
         "moments not settled",
         "perexample/networks/factors/outer.py",
-        "return values if below is None else settled(self, values, below, 2, None)",
+        "return values if below is None else recompute_doubtful(self, values, below, 2, None)",
         "return values",
         ("tests/perexample/networks/test_cancellation.py", "tests/laws/test_random_architectures.py"),
     ),
     Bug(
         "gram norms not settled",
         "perexample/networks/factors/outer.py",
-        "        return settled(self, values, values < CANCELLED * possible, 2, None)\n\n    def _gram_block",
+        "        return recompute_doubtful(self, values, values < CANCELLED * possible, 2, None)\n\n    def _gram_block",
         "        return values\n\n    def _gram_block",
         ("tests/perexample/networks/test_cancellation.py", "tests/laws/test_random_architectures.py"),
     ),
@@ -457,7 +457,7 @@ BUGS = (
     Bug(
         "rehearsals not compared",
         "nets/rehearsal.py",
-        "if all(self._agree(part, whole) for part in self._found):",
+        "if all(self._agree(part, full) for part in self._found):",
         "if True:",
         ("tests/nets/test_isolation.py",),
     ),
@@ -477,7 +477,7 @@ BUGS = (
     ),
     Bug(
         "reductions over the batch not changed",
-        "perexample/networks/isolation/comparison.py",
+        "perexample/networks/isolation/one_by_one.py",
         "with Watch(PRIMES[0], change=place):",
         "with Watch(PRIMES[0]):",
         ("tests/nets/test_isolation.py",),
@@ -485,8 +485,8 @@ BUGS = (
     Bug(
         "readings chosen by the batch's values",
         "perexample/networks/fallback.py",
-        "made = replace(frame, arguments=_made_up(frame.arguments), results=_made_up(frame.results))",
-        "made = frame",
+        "trial = replace(call, arguments=_random_numbers(call.arguments), results=_random_numbers(call.results))",
+        "trial = call",
         ("tests/nets/test_isolation.py",),
     ),
 )

@@ -63,7 +63,7 @@ def by_hand(clip: Clip, vectors: Tensor) -> Tensor:
 def test_sums_are_those_of_each_example_clipped_alone(clip: Clip, chunk: int | None) -> None:
     x, y = data()
     wanted = by_hand(clip, one_at_a_time(network(), x, y, entropy))
-    found = clip.sum(oracle(x, y, chunk)(None, None), 0.25)
+    found = oracle(x, y, chunk)(None, None).clipped_sum(clip, 0.25)
     torch.testing.assert_close(found.double(), 0.25 * wanted, rtol=1e-5, atol=1e-7)
 
 
@@ -73,7 +73,7 @@ def test_no_gradient_makes_a_clip_warn(clip: Clip) -> None:
     model = nn.Linear(1, 1, bias=False)
     rows = torch.tensor([[3e38], [3e38], [math.inf], [math.nan], [0.0], [1.0]])
     grads = per_example_gradients(model, lambda output: output.squeeze(1), rows)
-    total = clip.sum(grads)
+    total = grads.clipped_sum(clip)
     assert bool(total.isfinite().all())
     assert float(total.abs()) <= 4 * clip.bound
 
@@ -82,8 +82,8 @@ def moves(clip: Clip, chunk: int | None, scale: float) -> list[Tensor]:
     """How far each example moves the sum."""
     x, y = data()
     asked = oracle(scale * x, y, chunk)
-    total = clip.sum(asked(None, None)).double()
-    return [total - clip.sum(asked(None, np.delete(np.arange(12), row))).double() for row in range(12)]
+    total = asked(None, None).clipped_sum(clip).double()
+    return [total - asked(None, np.delete(np.arange(12), row)).clipped_sum(clip).double() for row in range(12)]
 
 
 @pytest.mark.parametrize("chunk", [None, 5])
@@ -133,15 +133,15 @@ def test_an_example_that_is_not_finite_in_one_layer_is_absent_from_all(clip: Cli
     norms = grads.layer_norms()
     assert not norms["0.weight"][3].isfinite()
     assert norms["2.bias"][3].isfinite()
-    without = clip.sum(asked(None, np.delete(np.arange(12), 3)))
-    torch.testing.assert_close(clip.sum(asked(None, None)), without)
+    without = asked(None, np.delete(np.arange(12), 3)).clipped_sum(clip)
+    torch.testing.assert_close(asked(None, None).clipped_sum(clip), without)
 
 
 def test_automatic_clips_leave_directions_and_make_lengths_alike() -> None:
     x, y = data()
     asked = oracle(x, y)
     plain = asked(None, np.array([4])).weighted_sum(torch.ones(1))
-    scaled = automatic(0.5).sum(asked(None, np.array([4])))
+    scaled = asked(None, np.array([4])).clipped_sum(automatic(0.5))
     assert float(scaled.norm()) == pytest.approx(0.5 * float(plain.norm()) / (float(plain.norm()) + 0.01), rel=1e-5)
     torch.testing.assert_close(scaled / scaled.norm(), plain / plain.norm())
 

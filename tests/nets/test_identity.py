@@ -433,6 +433,8 @@ def test_the_users_generators_go_on_where_they_were() -> None:
         with global_generators(torch.device("cpu")):
             seed_all(6)
             assert (random.random(), np.random.rand(), float(torch.rand(1))) != outer  # noqa: NPY002
+            with global_generators(torch.device("cpu")):
+                seed_all(7)
         assert (random.random(), np.random.rand(), float(torch.rand(1))) == outer  # noqa: NPY002
     assert (random.random(), np.random.rand(), float(torch.rand(1))) == wanted  # noqa: NPY002
 
@@ -450,7 +452,7 @@ class Drawing(Network):
 
 def test_a_model_with_a_generator_of_its_own_has_no_checkpoint() -> None:
     oracle = TorchOracle(Drawing(), nn.CrossEntropyLoss(reduction="none"), *data(), check=False)
-    with pytest.raises(InputError, match="computes something else when it is asked again"):
+    with pytest.raises(InputError, match="computes something else when it is called again"):
         probe_model(oracle, tuple(part[:1] for part in data()))
 
 

@@ -487,7 +487,7 @@ def assign(model: nn.Sequential) -> None:
         (lambda model: model.append(nn.Linear(2, 2)), "the modules of the model are not those"),
         (lambda model: model[0].register_parameter("bias", None), "the parameters of 0 are not those"),
         (assign, "the parameters of 0 are not those"),
-        (lambda model: model[2].requires_grad_(False), r"2\.weight was frozen, or set free"),
+        (lambda model: model[2].requires_grad_(False), r"2\.weight\.requires_grad has changed"),
     ],
     ids=["inserted", "appended", "removed", "assigned", "frozen"],
 )

@@ -14,7 +14,7 @@ from privopt import Budget
 from privopt.errors import CompositionError, InputError
 from privopt.methods import METHODS
 from privopt.nets import fit
-from privopt.nets.public_examples import PublicExamples, described
+from privopt.nets.public_examples import PublicExamples, describe_public
 from privopt.perexample.networks import TorchOracle
 from privopt.perexample.public_rows import public_batches
 from privopt.privacy.events import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
@@ -56,7 +56,7 @@ def test_a_network_learns_and_states_the_public_examples(name: str) -> None:
     with torch.no_grad():
         assert float((model(X).argmax(1) == Y).float().mean()) > 0.8
     if name != "ideal":
-        assert statement.public_data == [described(TensorDataset(P, Q))]
+        assert statement.public_data == [describe_public(TensorDataset(P, Q))]
         assert "150 of them, sha256 " in statement.text()
     if METHODS[name.split(",")[0]].private:
         noise = statement.settings["noise multiplier"]

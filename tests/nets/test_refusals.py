@@ -18,7 +18,7 @@ from privopt import Budget, Ledger
 from privopt.errors import CompositionError, InputError, PrivoptError, PrivoptWarning
 from privopt.measure.clips import l2_moved, per_layer
 from privopt.nets import fit, make_private
-from privopt.perexample.networks.examples import moved
+from privopt.perexample.networks.examples import move_to_device
 from privopt.postprocess.regularizers import ridge
 
 BUDGET = Budget(3.0, 1e-5)
@@ -262,10 +262,10 @@ def test_probabilities_and_lists_of_pairs_are_data() -> None:
 
 def test_data_on_the_cpu_are_moved_to_the_model() -> None:
     """A device that can hold shapes only stands for one that is not here."""
-    there = moved({"tokens": X, "others": (Y, None)}, torch.device("meta"))
+    there = move_to_device({"tokens": X, "others": (Y, None)}, torch.device("meta"))
     assert there["tokens"].device.type == there["others"][0].device.type == "meta"
     with pytest.raises(InputError, match="data are on meta, the model is on cpu"):
-        moved((X, Y.to("meta")), torch.device("cpu"))
+        move_to_device((X, Y.to("meta")), torch.device("cpu"))
 
 
 def test_a_model_whose_statistics_are_fixed_keeps_its_modes() -> None:

@@ -32,7 +32,7 @@ from privopt.methods.pda_dpmd import pda_dpmd
 from privopt.methods.warm_start import warm_start
 from privopt.needs import offers_of
 from privopt.perexample.design import Design, Frame
-from privopt.perexample.grads import PerExampleVectors, Vector
+from privopt.perexample.grads import ClipFactors, Materialized, Vector
 from privopt.perexample.linear import LinearOracle
 from privopt.perexample.losses import Logistic
 from privopt.perexample.public_rows import PublicRows, public_batches
@@ -365,15 +365,19 @@ def test_one_example_moves_the_sum_by_at_most_the_clip_bound_whatever_is_known(s
 def test_clipping_before_dividing_would_be_caught() -> None:
     """The deliberate violation: divide after the clip, and one example moves the sum by C/A."""
 
-    class divided(l2):  # noqa: N801
-        def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Vector | None = None) -> Vector:
-            return super().sum(grads, weight) / np.array([1.0, 2.0, 0.5, 0.02])
+    class Divided(Materialized):
+        def clipped_sum(self, clip: ClipFactors, weight: float = 1.0, out: Vector | None = None) -> Vector:
+            return super().clipped_sum(clip, weight) / np.array([1.0, 2.0, 0.5, 0.02])
 
-    at = PublicState(np.zeros(4), np.zeros(4))
-    query = preconditioned_gradient()
-    others = [query(oracle(np.arange(60) != row), None, at) for row in range(60)]
+    def gradients(rows: Vector) -> Divided:
+        return Divided(
+            np.stack([oracle(rows)(np.zeros(4), np.array([row])).weighted_sum(np.ones(1)) for row in range(rows.sum())])
+        )
+
+    everyone = np.ones(60, dtype=bool)
+    others = [gradients(np.arange(60) != row) for row in range(60)]
     with pytest.raises(AssertionError):
-        check_bounded(divided(0.01), query(oracle(), None, at), others)
+        check_bounded(l2(0.01), gradients(everyone), others)
 
 
 class Watched:

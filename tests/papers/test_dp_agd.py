@@ -190,7 +190,7 @@ def test_where_no_step_helps_the_gradient_is_measured_better_and_averaged_by_pre
     run(watched.recipe, oracle(), np.zeros(4), rng=rng)
     shares = [carry["held"] for carry in watched.carried]
     np.testing.assert_allclose(shares, [0.1, 0.11, 0.121, 0.1331])
-    again, total, answers = generator(3), l2(1.0).sum(oracle()(np.zeros(4), None)), []
+    again, total, answers = generator(3), oracle()(np.zeros(4), None).clipped_sum(l2(1.0)), []
     for share in np.diff([0.0, *shares]):
         answers.append(total + 2.0 / math.sqrt(0.5 * share) * again.standard_normal(4))
         again.exponential(0.0, 21)
@@ -202,7 +202,9 @@ class _Greedy(LineSearch):
     """Takes the same share for ever."""
 
     def _better_gradient(self, oracle: Oracle, at: PublicState, state: _State, rng: Rng) -> _State:
-        answer, spent = self.pool.release(self.clip.sum(oracle(at.current, None)), self.clip.bound, 0.15, state.spent, rng)
+        answer, spent = self.pool.release(
+            oracle(at.current, None).clipped_sum(self.clip), self.clip.bound, 0.15, state.spent, rng
+        )
         return _State(spent, state.share, 0.15, answer, state.longest, state.recent, state.moves)
 
 

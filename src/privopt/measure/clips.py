@@ -1,7 +1,8 @@
 """Clips: how far one example can move the sum.
 
-A clip turns per-example vectors into their weighted sum and states how much that sum can change, in which norm, when one
-example is added or removed. The bound may depend on what is already public, never on the batch.
+A clip is a value: a bound, and the factor that shortens a vector of a given norm. Vectors are asked for their clipped sum
+(`vectors.clipped_sum(clip, weight, out)`), which changes by at most the bound, in the clip's norm, when one example is added or
+removed. The bound may depend on what is already public, never on the batch.
 """
 
 import math
@@ -15,29 +16,20 @@ from array_api_compat import array_namespace
 
 from privopt.errors import CompositionError
 from privopt.needs import PREVIOUS_ITERATE, Needs, Offer, OracleNeed
-from privopt.perexample.grads import Array, Layered, PerExampleVectors
+from privopt.perexample.grads import Array, ClipFactors, LayerFactors
 from privopt.state import PublicState
 
 
-class Clip(Protocol):
-    """A bounded sum. What it needs beside the vectors, it declares: `privopt.needs`."""
-
-    @property
-    def order(self) -> Literal[1, 2]:
-        """The norm in which one example's part is bounded."""
-        ...
+class Clip(ClipFactors, Protocol):
+    """A bound on each vector. What it needs beside the vectors, it declares: `privopt.needs`."""
 
     @property
     def bound(self) -> float:
-        """The bound."""
+        """What the norm of no clipped vector exceeds."""
         ...
 
     def at(self, state: PublicState) -> "Clip":
         """The clip of a round: its bound is a number, which may depend on where the public iterates are."""
-        ...
-
-    def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Array | None = None) -> Array:
-        """weight × the sum of the clipped vectors; added to `out`, if that is given."""
         ...
 
 
@@ -58,8 +50,8 @@ class l2:  # noqa: N801  # a constructor that reads as a phrase
     def at(self, state: PublicState) -> "l2":
         return self
 
-    def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Array | None = None) -> Array:
-        return _clipped_sum(grads, self.order, self.bound, weight, out)
+    def factors(self, norms: Array, weight: float = 1.0) -> Array:
+        return _shorten(norms, self.bound, weight)
 
 
 @dataclass(frozen=True)
@@ -75,8 +67,8 @@ class l1:  # noqa: N801
     def at(self, state: PublicState) -> "l1":
         return self
 
-    def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Array | None = None) -> Array:
-        return _clipped_sum(grads, self.order, self.bound, weight, out)
+    def factors(self, norms: Array, weight: float = 1.0) -> Array:
+        return _shorten(norms, self.bound, weight)
 
 
 @dataclass(frozen=True)
@@ -88,7 +80,7 @@ class automatic:  # noqa: N801
 
     >>> import numpy as np
     >>> from privopt.perexample.grads import Materialized
-    >>> automatic(1.0, stability=1.0).sum(Materialized(np.array([[3.0, 0.0], [0.0, 1.0]])))
+    >>> Materialized(np.array([[3.0, 0.0], [0.0, 1.0]])).clipped_sum(automatic(1.0, stability=1.0))
     array([0.75, 0.5 ])
     """
 
@@ -104,15 +96,12 @@ class automatic:  # noqa: N801
     def at(self, state: PublicState) -> "automatic":
         return self
 
-    def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Array | None = None) -> Array:
-        def weights(norms: Any) -> Any:
-            return _of_numbers(self.bound / (norms + self.stability) * weight)
-
-        return grads.fold(weights, self.order, out)
+    def factors(self, norms: Array, weight: float = 1.0) -> Array:
+        return self.bound / (norms + self.stability) * weight
 
 
 @dataclass(frozen=True)
-class per_layer:  # noqa: N801
+class per_layer(LayerFactors):  # noqa: N801
     """Clip the parameters of each layer to an l2 bound of their own. A linear model is one layer, whose name is "".
 
     `bounds` are by name: of a parameter ("0.weight"), or of a module ("0"), whose parameters are then clipped together; the
@@ -146,17 +135,14 @@ class per_layer:  # noqa: N801
     def at(self, state: PublicState) -> "per_layer":
         return self
 
-    def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Array | None = None) -> Array:
-        def weights(norms: Mapping[str, Any]) -> dict[str, Any]:
-            layers = _layers(norms, self.bounds)
-            lengths = {layer: _length([norms[name] for name in norms if layers[name] == layer]) for layer in self.bounds}
-            whole = _length(list(lengths.values()))  # a vector that is not finite in one layer is absent from all
-            inside = {layer: _inside(length, self.bounds[layer], weight) for layer, length in lengths.items()}
-            return {name: _of_finite(whole, inside[layer]) for name, layer in layers.items()}
+    def factors(self, norms: Array, weight: float = 1.0) -> Array:
+        return self.layer_factors({"": norms}, weight)[""]
 
-        if isinstance(grads, Layered):
-            return grads.fold_layers(weights, self.order, out)
-        return grads.fold(lambda norms: weights({"": norms})[""], self.order, out)
+    def layer_factors(self, norms: Mapping[str, Array], weight: float = 1.0) -> dict[str, Array]:
+        layers = _layers(norms, self.bounds)
+        lengths = {layer: _length([norms[name] for name in norms if layers[name] == layer]) for layer in self.bounds}
+        shortened = {layer: _shorten(length, self.bounds[layer], weight) for layer, length in lengths.items()}
+        return {name: shortened[layer] for name, layer in layers.items()}
 
 
 @dataclass(frozen=True)
@@ -213,7 +199,7 @@ class l2_moved:  # noqa: N801
         xp = array_namespace(state.current)
         return l2(min(self.rate * float(xp.linalg.vector_norm(state.current - state.previous)), self.most))
 
-    def sum(self, grads: PerExampleVectors, weight: float = 1.0, out: Array | None = None) -> Array:
+    def factors(self, norms: Array, weight: float = 1.0) -> Array:
         raise CompositionError("l2_moved bounds nothing before it is known how far the iterate moved: use .at(state).")
 
 
@@ -229,36 +215,14 @@ def _check(bound: float) -> None:
         raise CompositionError(f"a clip bound is a finite number ≥ 0, not {bound}.")
 
 
-def _clipped_sum(grads: PerExampleVectors, order: int, bound: float, weight: float, out: Array | None) -> Array:
-    """weight · Σ gᵢ · min(1, C/‖gᵢ‖). A vector that is not finite is absent."""
-
-    def weights(norms: Any) -> Any:
-        return _of_numbers(_inside(norms, bound, weight))
-
-    return grads.fold(weights, order, out)
-
-
-def _inside(norms: Any, bound: float, weight: float) -> Any:
+def _shorten(norms: Array, bound: float, weight: float) -> Array:
     """weight · min(1, C/‖gᵢ‖); 0 under a zero bound."""
     if bound == 0:
-        return norms * 0.0
+        return array_namespace(norms).zeros_like(norms)
     return bound * weight / (np.maximum(norms, bound) if isinstance(norms, np.ndarray) else norms.clip(bound))
 
 
-def _of_numbers(weights: Any) -> Any:
-    """0 where a norm is no number, and so its weight; that of an infinite one is 0 already."""
-    if math.isfinite(weights.dot(weights)):  # (a sum takes longer)
-        return weights
-    return _of_finite(weights, weights)
-
-
-def _of_finite(norms: Any, weights: Any) -> Any:
-    """0 where a norm is not finite."""
-    xp = array_namespace(norms)
-    return xp.where(xp.isfinite(norms), weights, xp.zeros_like(norms))
-
-
-def _length(norms: list[Any]) -> Any:
+def _length(norms: list[Array]) -> Array:
     """√Σ ‖gₖ‖², for each example. (Squares of tiny numbers would be 0, and those of huge ones infinite.)"""
     xp = array_namespace(norms[0])
     total = norms[0]

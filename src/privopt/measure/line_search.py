@@ -100,7 +100,7 @@ class LineSearch:
         share = state.share * (1 + self.growth) if state.held else state.share
         wanted, left = share - state.held if state.held else share, 1 - state.spent
         taken = wanted if left > (2 - 1e-9) * wanted else left
-        mean = self.clip.sum(gradient()(oracle, None, at), 1 / oracle.size)
+        mean = gradient()(oracle, None, at).clipped_sum(self.clip, 1 / oracle.size)
         answer, spent = self.pool.release(mean, self.clip.bound / oracle.size, taken, state.spent, rng)
         held = state.held + taken
         average = answer if not state.held else (state.held * state.gradient + taken * answer) / held

@@ -97,7 +97,7 @@ class Measurement:
 
         def mean(out: Array | None) -> Array:
             for term, grads in zip(terms, vectors, strict=True):
-                out = term.clip.sum(grads, term.weight / expected, out)
+                out = grads.clipped_sum(term.clip, term.weight / expected, out)
             return out
 
         return hidden(mean)

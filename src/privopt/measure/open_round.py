@@ -38,7 +38,7 @@ class OpenRound:
             raise CompositionError(f"piece {place + 1} of {len(self.parts)} is not the next one: each counts once, in order.")
         mean = self._taken()
         self._added += 1
-        self._mean = self._term.clip.sum(grads, self._term.weight / self._expected, mean)
+        self._mean = grads.clipped_sum(self._term.clip, self._term.weight / self._expected, mean)
 
     def finish(self) -> Noisy:
         """Hide the mean, once."""

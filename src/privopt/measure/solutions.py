@@ -117,7 +117,7 @@ class stable_solution:  # noqa: N801  # a constructor that reads as a phrase
         check_oracle(self.needs, Offer.of(oracle))  # here, too: an oracle without the constants would be answered silently
         cut, end = l2(self.lipschitz), at.current
         for _ in range(self.steps):
-            gradient = cut.sum(oracle(end, None)) / oracle.size + self.strong_convexity * end
+            gradient = oracle(end, None).clipped_sum(cut) / oracle.size + self.strong_convexity * end
             end = end - self.learning_rate * gradient
         return Noisy(self.mechanism.release(at.current - end, self.bound(oracle.size), rng), self.event(round_))
 

@@ -87,7 +87,7 @@ class SparseVector:
         if carry["left"] == 0:
             return Noisy(public if self.afterwards == "public" else 0 * public, event, carry)
         term = self.term.at(at)
-        total = term.weight * term.clip.sum(term.query(oracle, None, at))
+        total = term.weight * term.query(oracle, None, at).clipped_sum(term.clip)
         compare = above_threshold(self.noise_multiplier)
         if "hidden" not in carry:
             length = math.sqrt(2 * math.prod(total.shape) / self.answers) * self.noise_multiplier * term.bound

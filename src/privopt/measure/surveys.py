@@ -20,7 +20,7 @@ from privopt.measure.queries import gradient
 from privopt.measure.randomness import Rng
 from privopt.measure.samplers import full_batch
 from privopt.perexample.design import Design
-from privopt.perexample.grads import Rows, Rule, Vector, onto
+from privopt.perexample.grads import PerExampleVectors, Rows, Vector
 from privopt.privacy.events import FailureDpEvent
 from privopt.privacy.ledger import Run
 from privopt.state import PublicState
@@ -140,7 +140,7 @@ def column_sizes(design: Design, *, bound: float, noise_multiplier: float, spend
     return np.maximum(noisy, 2 * noise_multiplier * bound / len(design))
 
 
-class _Sizes:
+class _Sizes(PerExampleVectors):
     """An oracle whose per-example vector is the row's absolute values."""
 
     def __init__(self, design: Design) -> None:
@@ -155,14 +155,11 @@ class _Sizes:
     def weighted_sum(self, weights: Vector) -> Vector:
         return self._design.absolute_sum(weights)
 
-    def fold(self, rule: Rule, order: int, out: Vector | None = None) -> Vector:
-        return onto(out, self.weighted_sum(rule(self.norms(order))))
-
 
 # ---------------------------------------------------------------- votes
 
 
-class _Votes:
+class _Votes(PerExampleVectors):
     """An oracle whose per-example vector is one vote, in one of `bins`, for each column."""
 
     def __init__(self, blocks: Blocks, place: Callable[[Vector], Vector], bins: int, size: int, columns: int) -> None:
@@ -184,9 +181,6 @@ class _Votes:
             total += np.bincount(places.ravel(), share.ravel(), minlength=len(total))
             start += len(block)
         return total
-
-    def fold(self, rule: Rule, order: int, out: Vector | None = None) -> Vector:
-        return onto(out, self.weighted_sum(rule(self.norms(order))))
 
     def ask(self, noise_multiplier: float, spending: Run, rng: Rng) -> Vector:
         """Noisy counts, (columns, bins)."""

@@ -5,7 +5,7 @@ with a budget refuses it.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar, Literal
 
 from array_api_compat import array_namespace
 
@@ -14,7 +14,7 @@ from privopt.measure.queries import Query, gradient
 from privopt.measure.randomness import Rng
 from privopt.measure.samplers import Sampler
 from privopt.needs import SCALE, Needs, needs_of
-from privopt.perexample.grads import Oracle
+from privopt.perexample.grads import Array, Oracle
 from privopt.privacy.events import DpEvent, NonPrivateDpEvent, NoOpDpEvent
 from privopt.state import PublicState
 
@@ -46,7 +46,7 @@ class in_the_clear:  # noqa: N801
 
     def measure(self, oracle: Oracle, at: PublicState, round_: int, rng: Rng, carry: Carry = {}) -> Noisy:  # noqa: B006
         vectors = self.query(oracle, self.sampler.draw(oracle.size, round_, rng), at)
-        return Noisy(vectors.fold(_finite, 2) / self.sampler.expected(oracle.size), self.event(round_), carry)
+        return Noisy(vectors.clipped_sum(_unclipped()) / self.sampler.expected(oracle.size), self.event(round_), carry)
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,11 @@ class by_clean_scale:  # noqa: N801
         return Noisy(noisy.value, self.event(round_), {"second": second})
 
 
-def _finite(norms: Any) -> Any:
-    """Weight 1, but 0 for a vector that is not finite."""
-    xp = array_namespace(norms)
-    return xp.where(xp.isfinite(norms), xp.ones_like(norms), xp.zeros_like(norms))
+@dataclass(frozen=True)
+class _unclipped:  # noqa: N801
+    """Vectors as they are; one that is not finite is absent all the same."""
+
+    order: ClassVar[Literal[1, 2]] = 2
+
+    def factors(self, norms: Array, weight: float) -> Array:
+        return weight * array_namespace(norms).ones_like(norms)

@@ -3,8 +3,9 @@
 import privopt.measure.randomness.torch_noise  # noqa: F401  # what is missing is missed now, and not when a round is paid
 from privopt.measure.clips import automatic, per_layer
 from privopt.nets.fitting import Fitted, fit
+from privopt.nets.inspection import clipped_sum, per_example_norms
 from privopt.nets.loops import Private, make_private
-from privopt.perexample.networks import UnsupportedLayer, clipped_sum, per_example_norms, replace_batchnorm
+from privopt.perexample.networks import UnsupportedLayer, replace_batchnorm
 
 __all__ = [
     "Fitted",

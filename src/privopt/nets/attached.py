@@ -1,4 +1,4 @@
-"""What was attached: the modules and parameters of a model, which have to stay while it is trained."""
+"""The modules and parameters of an attached model, which must not be exchanged while it is trained."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ from torch import nn
 
 from privopt.errors import InputError
 
-REMEDY = "The check and the bound are those of the model that was attached: change it first, and call make_private after that."
+REMEDY = "The check and the bound hold for the model that was attached: change it first, and call make_private after that."
 
 
 class Attached:
@@ -28,7 +28,7 @@ class Attached:
         self._trained = [parameter.requires_grad for parameter in self._parameters.values()]
 
     def check(self) -> None:
-        """Refuse a model that is not what it was."""
+        """Refuse a model that has changed since it was attached."""
         for path, table, ids in self._children:
             if _ids(table) != ids:
                 raise InputError(f"the modules of {path or 'the model'} are not those that were attached. {REMEDY}")
@@ -41,7 +41,7 @@ class Attached:
         if [parameter.requires_grad for parameter in self._parameters.values()] != self._trained:
             pairs = zip(self._parameters.items(), self._trained, strict=True)
             changed = next(name for (name, parameter), was in pairs if parameter.requires_grad != was)
-            raise InputError(f"{changed} was frozen, or set free, after it was attached. {REMEDY}")
+            raise InputError(f"{changed}.requires_grad has changed since the model was attached. {REMEDY}")
 
 
 def _ids(table: Mapping[str, object]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Data for networks: a dataset with a length, or tensors; and how many examples go through the model at a time."""
+"""Data for networks: datasets, their fingerprints, and the number of examples that go through the model at a time."""
 
 import hashlib
 from typing import Any
@@ -9,17 +9,17 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from privopt.errors import InputError
-from privopt.perexample.networks.examples import call, kinds, moved, rows_of, synthetic
+from privopt.perexample.networks.examples import call_model, make_up, move_to_device, possible_kinds, rows_of
 from privopt.perexample.networks.model_state import ModelState
 from privopt.perexample.networks.recorder import record
 from privopt.perexample.networks.rng import RngState, global_generators, seed_all
 
-READ_TWICE = 32  # examples that have to be the same for the same seed
+READ_TWICE = 32  # examples that are read twice, to see that a seed repeats them
 MEMORY = 64 << 20  # bytes of activations at a time
 
 
 def as_dataset(data: Any) -> Dataset[Any]:
-    """A map-style dataset."""
+    """Validate the data and return them as a map-style dataset."""
     tensors = isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Tensor) for part in data)
     if isinstance(data, tuple) and not tensors:
         raise InputError(
@@ -42,17 +42,17 @@ def as_dataset(data: Any) -> Dataset[Any]:
 
 
 def as_model(model: Any) -> nn.Module:
-    """A module of torch."""
+    """Validate that the model is a module of torch."""
     if not isinstance(model, nn.Module):
         raise InputError(f"the model is a {type(model).__name__}, but a torch.nn.Module is needed.")
     return model
 
 
 def pairs(data: Dataset[Any]) -> Dataset[Any]:
-    """A dataset of (inputs, targets)."""
+    """Validate that a dataset holds pairs (inputs, targets)."""
     first = data[0]
     if not isinstance(first, tuple | list) or len(first) != 2:
-        found = f"{len(first)} things" if isinstance(first, tuple | list) else f"a {type(first).__name__}"
+        found = f"{len(first)} values" if isinstance(first, tuple | list) else f"a {type(first).__name__}"
         raise InputError(
             f"an item of the dataset is {found}, but a pair (inputs, targets) is needed. Several inputs are a tuple: ((a, b), y)."
         )
@@ -65,9 +65,9 @@ def first_of(data: Dataset[Any]) -> Any:
 
 
 def physical_batch_size(model: nn.Module, inputs: Any) -> int:
-    """How many examples at a time keep the activations of a forward pass within `MEMORY`; measured on made-up examples."""
+    """The number of examples whose activations fit into `MEMORY`; measured on made-up examples."""
     own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
-    kept: dict[int, int] = {}  # bytes, by where they are
+    kept: dict[int, int] = {}  # bytes, by address
 
     def weigh(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
@@ -78,17 +78,17 @@ def physical_batch_size(model: nn.Module, inputs: Any) -> int:
     examples = 2
     device = next(model.parameters()).device
     start = ModelState(model)
-    first, generator = moved(rows_of(inputs, slice(0, 1)), device), torch.Generator().manual_seed(0)
-    *telling, plainest = kinds(first)
-    for kind in (*telling, plainest):
+    first, generator = move_to_device(rows_of(inputs, slice(0, 1)), device), torch.Generator().manual_seed(0)
+    candidates = possible_kinds(first)
+    for kind in candidates:
         kept.clear()
-        made_up = synthetic(first, examples, generator, kind=kind)
+        made_up = make_up(first, examples, generator, kind=kind)
         try:
             with torch.autograd.graph.saved_tensors_hooks(weigh, lambda tensor: tensor), RngState(device).replay(), record(model):
-                call(model, made_up)
+                call_model(model, made_up)
             break
         except (RuntimeError, IndexError, ValueError):
-            if kind is plainest:
+            if kind is candidates[-1]:
                 raise
         finally:
             start.restore()
@@ -97,9 +97,9 @@ def physical_batch_size(model: nn.Module, inputs: Any) -> int:
 
 
 def content(dataset: Dataset[Any]) -> str:
-    """A fingerprint of all of the data; of examples that are drawn anew each time, as they are for one seed.
+    """A fingerprint of all of the data; random examples are read with a fixed seed.
 
-    Refuse examples that one seed does not repeat: a replay would hide others with the same noise, which reveals both.
+    Refuse examples that a seed does not repeat: a replay would add the same noise to other examples, which reveals both.
     """
     if isinstance(dataset, TensorDataset):
         digest = hashlib.sha256()
@@ -109,7 +109,7 @@ def content(dataset: Dataset[Any]) -> str:
     with torch.random.fork_rng(), global_generators(torch.device("cpu")):
         if _read(dataset, min(size, READ_TWICE)) != _read(dataset, min(size, READ_TWICE)):
             raise InputError(
-                f"{type(dataset).__name__} gives other examples each time, also after torch.manual_seed, so a replay would use "
+                f"{type(dataset).__name__} gives other examples each time, even after torch.manual_seed, so a replay would use "
                 "the same noise for other data. With a checkpoint or a saved state, draw augmentation from torch's own "
                 "generator: torch.rand(…), without generator=…."
             )
@@ -117,7 +117,7 @@ def content(dataset: Dataset[Any]) -> str:
 
 
 def _read(dataset: Dataset[Any], size: int) -> str:
-    """A fingerprint of the first examples, for one seed."""
+    """A fingerprint of the first examples, read with a fixed seed."""
     seed_all(0)
     digest = hashlib.sha256()
     for place in range(size):

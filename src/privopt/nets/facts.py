@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from privopt.methods.problem import LossFacts, huber_facts, logistic_facts, multinomial_facts, squared_facts
 from privopt.perexample.networks import TorchGrads, per_example_gradients
-from privopt.perexample.networks.examples import kinds, leaves, moved, rows_of, synthetic
-from privopt.perexample.networks.model_state import ModelState, evaluating
+from privopt.perexample.networks.examples import leaves, make_up, move_to_device, possible_kinds, rows_of
+from privopt.perexample.networks.model_state import ModelState, evaluation_mode
 from privopt.perexample.networks.rng import RngState
 
 PROBES = 8  # made-up examples
@@ -36,7 +36,7 @@ def count_inputs(inputs: Any) -> int:
 def probe_gradients(model: nn.Module, inputs: Any) -> tuple[TorchGrads, int]:
     """The gradients of one score on made-up examples like `inputs`, a batch of one; and how many scores an example has."""
     device = next(model.parameters()).device
-    first, generator = moved(rows_of(inputs, slice(0, 1)), device), torch.Generator().manual_seed(0)
+    first, generator = move_to_device(rows_of(inputs, slice(0, 1)), device), torch.Generator().manual_seed(0)
     outputs = 1
 
     def one_score(output: Any, _: Any) -> Tensor:
@@ -45,12 +45,12 @@ def probe_gradients(model: nn.Module, inputs: Any) -> tuple[TorchGrads, int]:
         outputs = scores.shape[1] if scores.ndim > 1 else 1
         return scores.reshape(len(scores), outputs, -1).mean(2)[:, 0]
 
-    *others, plainest = kinds(first)
+    *others, plainest = possible_kinds(first)
     start = ModelState(model)
     for kind in (*others, plainest):
         try:
-            with RngState(device).replay(), evaluating(model), torch.enable_grad():
-                made_up = synthetic(first, PROBES, generator, kind=kind)
+            with RngState(device).replay(), evaluation_mode(model), torch.enable_grad():
+                made_up = make_up(first, PROBES, generator, kind=kind)
                 return per_example_gradients(model, one_score, made_up, torch.zeros(PROBES, device=device)), outputs
         except (RuntimeError, IndexError, ValueError):
             if kind is plainest:

@@ -21,10 +21,10 @@ from privopt.nets.facts import count_inputs, facts_of_loss, probe_gradients, typ
 from privopt.nets.identity import identify
 from privopt.nets.independence import Independence, assumptions, check_independence, require
 from privopt.nets.probes import probe_model
-from privopt.nets.public_examples import PublicExamples, described, public_loss
+from privopt.nets.public_examples import PublicExamples, describe_public, public_loss
 from privopt.nets.running import run_network
 from privopt.perexample.networks import TorchOracle
-from privopt.perexample.networks.model_state import training
+from privopt.perexample.networks.model_state import training_mode
 from privopt.postprocess.release import ReleaseRule
 from privopt.postprocess.schedules import Schedule
 from privopt.postprocess.side_information import least_seen, seen_sizes
@@ -151,7 +151,7 @@ def _claim(session: Session, released: Released, method: Method, oracle: TorchOr
             f"the number of examples ({session.size}), their shapes and types",
             "the model, its start values and the settings",
         ],
-        public_data=[] if known is None else [described(known)],
+        public_data=[] if known is None else [describe_public(known)],
         assumed=assumptions(oracle.doubts),
         settings={"method": method.name, "rounds": released.rounds, **released.settings},
     )
@@ -203,7 +203,7 @@ def _rates(learning_rate: float | Schedule | None, rounds: int | None) -> Any:
 
 
 def _oracle(model: nn.Module, loss: Callable[..., Tensor], data: Any, chunk: int | None) -> TorchOracle:
-    with training(model):
+    with training_mode(model):
         if isinstance(data, TensorDataset):
             oracle = TorchOracle(model, loss, *data.tensors)
         else:

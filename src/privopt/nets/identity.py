@@ -1,11 +1,12 @@
-"""Identity: a fingerprint of what a program would compute, from its code and the values that the code holds.
+"""Identity: a fingerprint of what a program computes, from its code and the values that the code holds.
 
-A killed run goes on with the noise that it began with, which is free only if the query is the same: the same losses of the same
-model. So a function is told by its byte code, its constants, its defaults, and all that it reaches: closure values, global names,
-other functions. A module of torch is told by its class, its settings, its hooks and its values. What is part of an installed
-package is told by its name and the package's version. What cannot be told, such as an open file, is refused by name.
+A killed run goes on with the noise that it began with. That is free only if the query is the same: the same losses of the same
+model. So the fingerprint of a function covers its byte code, its constants, its defaults, and all that it reaches: closure
+values, global names, other functions. That of a torch module covers its class, its settings, its hooks and its values. Objects of
+an installed package are identified by their name and the package's version. An object without a value, such as an open file, is
+refused by name.
 
-Line numbers, comments and names of files do not count: a program may be edited where it computes the same.
+Line numbers, comments and file names do not count: a program may be edited where that does not change what it computes.
 """
 
 import copyreg
@@ -67,7 +68,7 @@ HOOKS = [name for name in vars(nn.Module()) if "hook" in name]  # dictionaries b
 
 
 def identify(*, values: bool = True, **named: Any) -> str:
-    """A fingerprint of what is named, and of all code that it reaches. Without `values` tensors count by their shapes only.
+    """A fingerprint of these values, and of all code that they reach. Without `values` tensors count by their shapes only.
 
     >>> scale = 2.0
     >>> before = identify(loss=lambda output, target: scale * (output - target))
@@ -79,7 +80,7 @@ def identify(*, values: bool = True, **named: Any) -> str:
     >>> from threading import Lock
     >>> identify(model={"guard": Lock()})
     Traceback (most recent call last):
-    privopt.errors.InputError: model → guard: a lock cannot be told from another one like it, so a replay might compute ...
+    privopt.errors.InputError: model → guard: a lock has no value that identifies it, so a replay might compute ...
     """
     digest = _Digest(values)
     for name, value in named.items():
@@ -89,11 +90,11 @@ def identify(*, values: bool = True, **named: Any) -> str:
 
 
 class _Digest:
-    """Feeds on values of any kind; one that was met before is told by when."""
+    """A hash of values of any kind; a value that occurs again is hashed by its first position."""
 
     def __init__(self, values: bool) -> None:
         self._values, self._hash, self._path = values, hashlib.sha256(), list[str]()
-        self._met: dict[int, tuple[int, Any]] = {}  # by id; the value is kept, so that its id stays its own
+        self._met: dict[int, tuple[int, Any]] = {}  # by id; the value is kept alive, so that its id stays unique
 
     def hexdigest(self) -> str:
         return self._hash.hexdigest()
@@ -168,7 +169,7 @@ class _Digest:
 
     def _tensor(self, value: Tensor) -> None:
         self._say("tensor", value.dtype, tuple(value.shape), value.requires_grad, str(value.layout))
-        if not self._values or value.is_meta:  # a model without values is refused elsewhere
+        if not self._values or value.is_meta:  # `Layout` refuses a model on the meta device
             return
         dense = value.detach().to_dense() if value.layout != torch.strided else value.detach()
         self._hash.update(dense.cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
@@ -198,7 +199,7 @@ class _Digest:
                     self._namespace(value, attributes) if isinstance(value, types.ModuleType) else self.feed(value)
 
     def _namespace(self, module: types.ModuleType, names: list[str]) -> None:
-        """What code that reads these names may reach in a module of Python."""
+        """Hash the values that code which reads these names may reach in a Python module."""
         self._say("module", module.__name__, _version(module.__name__))
         if _is_installed_module(module):
             return
@@ -214,7 +215,7 @@ class _Digest:
         self._say("class", kind.__qualname__)
         self._all(tuple, kind.__bases__)
         for name, value in sorted(vars(kind).items()):
-            empty = name == "__annotations__" and not value  # made where somebody asks for it
+            empty = name == "__annotations__" and not value  # created on first access
             if name not in OF_CLASSES and not name.startswith("_abc_") and not empty:
                 with self.within(name):
                     self.feed(value)
@@ -228,7 +229,7 @@ class _Digest:
                 self.feed(list(value.values()) if name in HOOKS and isinstance(value, dict) else value)
 
     def _other(self, value: Any) -> None:
-        """As pickle would have it: what makes it, and its state."""
+        """Hash any other object as pickle sees it: its constructor and its state."""
         if isinstance(value, types.BuiltinFunctionType) and not isinstance(value.__self__, types.ModuleType | None):
             self._all(types.BuiltinFunctionType, [value.__name__, value.__self__])
             return
@@ -244,7 +245,7 @@ class _Digest:
             isinstance(reduced, tuple) and any(isinstance(part, types.GeneratorType) for part in reduced[1:3])
         ):
             raise InputError(
-                f"{' → '.join(self._path)}: a {type(value).__name__} cannot be told from another one like it, so a replay might "
+                f"{' → '.join(self._path)}: a {type(value).__name__} has no value that identifies it, so a replay might "
                 "compute something else with the same noise. With a checkpoint, let the model and the loss hold and use what has "
                 "a value: numbers, tensors, functions, modules."
             )
@@ -255,7 +256,7 @@ class _Digest:
         self._all(type(value), [type(value), made, arguments, *(list(p) if isinstance(p, Iterator) else p for p in state)])
 
     def _installed(self, value: Any) -> bool:
-        """Tell what an installed package defines by its name and the package's version. Whether it is that."""
+        """Hash an object of an installed package by its name and the package's version. Returns whether it is one."""
         home = getattr(value, "__module__", None) or "builtins"
         if isinstance(value, types.FunctionType):  # functools.wraps gives it the __module__ of what it wraps
             home = value.__globals__.get("__name__") or "builtins"
@@ -266,9 +267,9 @@ class _Digest:
 
 
 def _is_installed(value: Any, home: str) -> bool:
-    """Whether Python or an installed package defines it.
+    """Whether Python or an installed package defines an object.
 
-    A class may claim any home: it is believed if it is found there by its name, or if it is not written in Python.
+    A class may claim any module: it counts if it is found there by its name, or if it is not written in Python.
     """
     code = getattr(value, "__code__", None)
     if isinstance(code, types.CodeType):
@@ -286,7 +287,7 @@ def _is_installed(value: Any, home: str) -> bool:
 
 
 def _nearest_module(name: str) -> types.ModuleType | None:
-    """The module of this name, or the one that it claims to be inside, such as torch for torch.ops.aten."""
+    """The module of this name, or the nearest loaded parent, such as torch for torch.ops.aten."""
     while name not in sys.modules and "." in name:
         name = name.rpartition(".")[0]
     return sys.modules.get(name)
@@ -306,12 +307,12 @@ def _is_installed_file(file: str) -> bool:
 def _content(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # nothing is in it yet
+    except ValueError:  # the cell is still empty
         return None
 
 
 def _names(code: types.CodeType) -> tuple[list[str], list[str]]:
-    """Global names that the code reads, and all names of attributes; those of the functions inside it as well."""
+    """Global names that the code reads, and all names of attributes; including those of inner functions."""
     found = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     attributes = set(code.co_names)
     for constant in code.co_consts:
@@ -324,7 +325,7 @@ def _names(code: types.CodeType) -> tuple[list[str], list[str]]:
 
 @functools.cache
 def _version(module: str) -> str:
-    """Of the package that has this module; Python's own have Python's."""
+    """The version of the package that contains this module; Python's for the standard library."""
     outer = module.partition(".")[0]
     if outer in sys.stdlib_module_names or outer == "builtins":
         return sys.version

@@ -1,4 +1,4 @@
-"""Independence: what is claimed about each example's loss depending on that example only, and on what ground."""
+"""Independence: whether it is checked or proved that each example's loss depends on that example only."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -16,7 +16,7 @@ def check_independence(independence: object) -> None:
 
 
 def require(independence: Independence, doubts: Sequence[str]) -> None:
-    """Refuse what was only checked, if a proof is wanted."""
+    """Refuse a model whose independence was only checked, if a proof is wanted."""
     if independence == "proved" and doubts:
         raise UnsupportedLayer(
             f"it is not proved that each example's loss depends on that example only, because {'; '.join(doubts)}. Change that, "
@@ -25,7 +25,7 @@ def require(independence: Independence, doubts: Sequence[str]) -> None:
 
 
 def assumptions(doubts: Sequence[str]) -> list[str]:
-    """What a statement says of losses that were checked and not proved to be independent.
+    """The sentences of a statement about losses whose independence was checked and not proved.
 
     >>> assumptions(["a tensor is read as a Python number (model.py, line 7: n = int(mask.sum()))"])  # doctest: +ELLIPSIS
     ["each example's loss depends on that example only; not proved, because a tensor is read as a Python number (model.py, ...)"]

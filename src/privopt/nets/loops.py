@@ -38,9 +38,9 @@ from privopt.nets.identity import identify
 from privopt.nets.independence import Independence, assumptions, check_independence, require
 from privopt.nets.rehearsal import RANDOM, Rehearsal
 from privopt.perexample.networks import Layout, Recorder, TorchGrads
-from privopt.perexample.networks.examples import leaves, moved, rows_of
-from privopt.perexample.networks.isolation.comparison import DRAWN, draws_random_numbers
-from privopt.perexample.networks.isolation.model_check import check_model, tried
+from privopt.perexample.networks.examples import leaves, move_to_device, rows_of
+from privopt.perexample.networks.isolation.model_check import check_model, run_or_explain
+from privopt.perexample.networks.isolation.one_by_one import DRAWN, draws_random_numbers
 from privopt.perexample.networks.isolation.overwriting import BatchRows, check_losses
 from privopt.perexample.networks.rng import Dropout, global_generators
 from privopt.perexample.networks.unsupported import UnsupportedLayer, UnsupportedLoss
@@ -130,7 +130,7 @@ class Attachment:
 
     def _doubts_of_model(self) -> list[str]:
         """Refuse a model that mixes examples. Why that is not proved, of the model alone."""
-        inputs = moved(self._inputs(), self.layout.device)
+        inputs = move_to_device(self._inputs(), self.layout.device)
         try:
             return check_model(self.recorder, _projected, inputs, torch.zeros(1, device=self.layout.device)).doubts
         except InputError:
@@ -143,7 +143,7 @@ class Attachment:
     def _measured_chunk(self) -> int:
         inputs = self._inputs()
         try:
-            return int(tried("the model", lambda: physical_batch_size(self.model, inputs), inputs, self.layout))
+            return int(run_or_explain("the model", lambda: physical_batch_size(self.model, inputs), inputs, self.layout))
         except InputError as error:
             raise InputError(f"{error} If your loop calls the model in another way, say physical_batch_size=….") from None
 
@@ -313,7 +313,9 @@ class Private:
     def _check(self, losses: Callable[[], Tensor], examples: int) -> None:
         """Refuse a closure that mixes the examples of its batch."""
         with self._numbers(COMPUTING), self._unchanged(losses, examples) as again:
-            self._checked = check_losses(self._recorder, self._layout, losses, BatchRows(self._part, examples), plainly=True)
+            self._checked = check_losses(
+                self._recorder, self._layout, losses, BatchRows(self._part, examples), against_autograd=True
+            )
             self._doubts += [doubt for doubt in self._rehearsal.compare(again) if doubt not in self._doubts]
 
     @contextmanager
@@ -322,13 +324,13 @@ class Private:
         batch = BatchRows(self._part, examples)
 
         def again() -> Tensor:
-            batch.give(batch.order)
+            batch.overwrite(batch.order)
             return losses()
 
         try:
             yield again
         finally:
-            batch.give(batch.order)
+            batch.overwrite(batch.order)
 
     def epsilon(self) -> float:
         """What has been paid so far, at the budget's δ; rounds are paid a few ahead."""
@@ -499,7 +501,7 @@ class Private:
             piece = rows_of(tuple(self._data.tensors), torch.as_tensor(rows))
         else:
             piece = default_collate([self._data[int(row)] for row in rows])
-        return moved(piece, self._layout.device)
+        return move_to_device(piece, self._layout.device)
 
     def __reduce_ex__(self, protocol: object) -> Any:  # which copy, deepcopy and pickle ask
         raise InputError("a copy of a private loop would draw a second answer for a round that is paid once: save state_dict().")

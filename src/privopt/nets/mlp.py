@@ -14,7 +14,7 @@ from privopt.measure.randomness import Rng
 from privopt.perexample.design import Frame
 from privopt.perexample.grads import Vector
 from privopt.perexample.networks import per_example_gradients
-from privopt.perexample.networks.examples import synthetic
+from privopt.perexample.networks.examples import make_up
 
 LENGTH = 5.0  # of a typical row when it enters a network
 PROBES = 64  # made-up rows
@@ -48,7 +48,7 @@ def build_mlp(inputs: int, hidden: Sequence[int], outputs: int, rng: Rng) -> nn.
 
 def gradient_norm(model: nn.Sequential, inputs: int) -> float:
     """The length of the gradient of a score with respect to all parameters, for made-up rows of length `LENGTH`."""
-    rows: Tensor = synthetic(torch.zeros(1, inputs), PROBES, torch.Generator().manual_seed(0))
+    rows: Tensor = make_up(torch.zeros(1, inputs), PROBES, torch.Generator().manual_seed(0))
     rows *= LENGTH / rows.norm(dim=1, keepdim=True)
     norms = per_example_gradients(model, lambda scores, _: scores[:, 0], rows, torch.zeros(PROBES)).norms()
     return float(norms.square().mean().sqrt())

@@ -1,12 +1,12 @@
-"""A rehearsal: parts of a loop's first batch, which count for nothing.
+"""A rehearsal: before its first update, a training loop is run on parts of its first batch, which have no effect.
 
-Before the first update the loop computes the losses of two examples of its batch, and of half of it. They have to be the losses
-that the same examples have in the whole batch. This shows whether the loop's code lets the number of examples in (a division by
-`len(batch)`, inside the closure or outside of it), or the content of other examples (trimmed padding). If they differ, half of
-the batch is handed out once more, to see whether the loop's own random numbers are the reason.
+The loop computes the losses of two examples of its batch, and of half of it. These examples must have the same losses in the full
+batch. This shows whether the loop's code uses the number of examples (a division by `len(batch)`, inside the closure or outside
+of it), or the content of other examples (trimmed padding). If the losses differ, half of the batch is used once more, to see
+whether the loop's own random numbers are the reason.
 
-Dropout and random draws are constants here. Losses are compared at the model's parameters and at random ones: what hides behind a
-weight that is 0 would show later.
+Dropout and random draws are replaced by constants. Losses are compared at the model's parameters and at random ones: a dependence
+behind a weight that is 0 would show only later.
 """
 
 from collections.abc import Callable
@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from privopt.perexample.networks import Layout, Recorder, TorchGrads
-from privopt.perexample.networks.examples import copied, rows_of
-from privopt.perexample.networks.isolation.comparison import MIXED, TOLERANCES
-from privopt.perexample.networks.isolation.overwriting import noting_halves
+from privopt.perexample.networks.examples import copy_tensors, rows_of
+from privopt.perexample.networks.isolation.one_by_one import MIXED, TOLERANCES
+from privopt.perexample.networks.isolation.overwriting import record_half_precision
 from privopt.perexample.networks.model_state import ModelState, random_values
 from privopt.perexample.networks.rng import without_randomness
 from privopt.perexample.networks.unsupported import UnsupportedLayer
@@ -28,54 +28,54 @@ RANDOM = (
 )
 
 
-REPEATS = 3  # of a batch, to see whether its losses are drawn anew
+REPEATS = 3  # runs of one batch that show whether its losses are random
 RANDOM_INSIDE = "the closure draws random numbers that could not be replaced by constants"
 
 
-class _Found(NamedTuple):
+class _Results(NamedTuple):
     losses: Tensor
     norms: dict[str, Tensor]  # of each example's gradient, by parameter
-    halves: bool  # whether something was computed in half precision
+    halves: bool  # whether anything was computed in half precision
 
 
 class Rehearsal:
-    """What the parts of a batch gave."""
+    """The results of the parts of a batch."""
 
     def __init__(self, recorder: Recorder, layout: Layout) -> None:
         self._recorder, self._layout = recorder, layout
-        self._found: list[list[_Found]] = []
+        self._found: list[list[_Results]] = []
 
     def part(self, piece: Any, examples: int) -> tuple[Any, int] | None:
-        """The next part of a batch to hand out, and its size; none if all were."""
-        sizes = sorted({min(2, examples - 1), (examples + 1) // 2})  # code for batches may not be ready for one
+        """The next part of the batch to run, and its size; None after the last."""
+        sizes = sorted({min(2, examples - 1), (examples + 1) // 2})  # the user's code may not accept a batch of one
         done = len(self._found)
         if done == len(sizes) + 1 or (done == len(sizes) and self._agree(self._found[0], self._found[-1])):
             return None
         size = sizes[min(done, len(sizes) - 1)]
-        return copied(rows_of(piece, slice(0, size))), size
+        return copy_tensors(rows_of(piece, slice(0, size))), size
 
     def note(self, losses: Callable[[], Tensor]) -> None:
-        """Keep what a part gives."""
-        self._found.append(self._measured(losses))
+        """Compute and keep the results of a part."""
+        self._found.append(self._measure(losses))
 
     def compare(self, losses: Callable[[], Tensor]) -> list[str]:
-        """Refuse losses of the whole batch that are not those of its parts. The reason why that could not be told, if so."""
+        """Refuse a batch whose losses differ from those of its parts. Returns why that could not be decided; empty if it was."""
         *parts, last = self._found
         if parts and len(parts[-1][0].losses) == len(last[0].losses) and not self._agree(parts[-1], last):
             return [RANDOM]
-        whole = self._measured(losses)
-        if all(self._agree(part, whole) for part in self._found):
+        full = self._measure(losses)
+        if all(self._agree(part, full) for part in self._found):
             return []
-        again = [self._measured(losses)[0].losses for _ in range(REPEATS)]
-        if not all(torch.equal(found.nan_to_num(), whole[0].losses.nan_to_num()) for found in again):
+        again = [self._measure(losses)[0].losses for _ in range(REPEATS)]
+        if not all(torch.equal(found.nan_to_num(), full[0].losses.nan_to_num()) for found in again):
             return [RANDOM_INSIDE]
         raise UnsupportedLayer(f"{MIXED} A division by the number of examples in the batch, which is private, does too.")
 
-    def _agree(self, part: list[_Found], other: list[_Found]) -> bool:
+    def _agree(self, part: list[_Results], other: list[_Results]) -> bool:
         """Whether the examples of a part have the same losses and gradients among others."""
         return all(self._same(few, more) for few, more in zip(part, other, strict=True))
 
-    def _same(self, few: _Found, more: _Found) -> bool:
+    def _same(self, few: _Results, more: _Results) -> bool:
         tolerance = TOLERANCES[torch.float16 if few.halves or more.halves else self._layout.dtype]
         overall = max((_largest(norms) for norms in few.norms.values()), default=0.0)
         largest = _largest(few.losses)
@@ -83,30 +83,30 @@ class Rehearsal:
         for name, norms in few.norms.items():
             pairs.append((norms, more.norms[name], tolerance.allows(_largest(norms), overall)))
         for part, other, allowed in pairs:
-            told = part.isfinite()
-            if not bool(((part - other[: len(part)]).abs()[told] <= allowed).all()):
+            finite = part.isfinite()
+            if not bool(((part - other[: len(part)]).abs()[finite] <= allowed).all()):
                 return False
         return True
 
-    def _measured(self, losses: Callable[[], Tensor]) -> list[_Found]:
-        """At the model's parameters, and at random ones."""
+    def _measure(self, losses: Callable[[], Tensor]) -> list[_Results]:
+        """Results at the model's parameters, and at random ones."""
         found = [self._at(losses)]
         with random_values(list(self._layout.parameters.values())):
             found.append(self._at(losses))
         return found
 
-    def _at(self, losses: Callable[[], Tensor]) -> _Found:
+    def _at(self, losses: Callable[[], Tensor]) -> _Results:
         start, halves = ModelState(self._recorder.model), set[torch.dtype]()
         try:
             with without_randomness(self._recorder.model), torch.enable_grad(), self._recorder.record() as tape:
-                with noting_halves(halves):
+                with record_half_precision(halves):
                     values = losses()
                 factors = tape.factors(values)
         finally:
             start.restore()
         named = {self._layout.names[key]: factor for key, factor in factors.items()}
         norms = TorchGrads(self._layout, named, len(values)).layer_norms()
-        return _Found(values.detach().cpu(), {name: own.cpu() for name, own in norms.items()}, bool(halves))
+        return _Results(values.detach().cpu(), {name: own.cpu() for name, own in norms.items()}, bool(halves))
 
 
 def _largest(numbers: Tensor) -> float:

@@ -1,4 +1,4 @@
-"""Rows of a table, dense or CSR, for a network: framed, and made dense, when they are drawn; the table itself is not copied."""
+"""Rows of a table, dense or CSR, for a network: scaled and made dense when they are drawn; the table is not copied."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,17 +26,17 @@ class Rows:
         self._matrix, self._frame, self._targets = matrix, frame, targets
 
     def __call__(self, places: list[int]) -> tuple[Tensor, Tensor]:
-        """The rows in these places."""
+        """The rows with these indices."""
         drawn: Any = self._matrix[places]
         rows = np.asarray(drawn.toarray() if sp.issparse(drawn) else drawn, dtype=float)  # indexing has made a copy
         if self._frame.centre is not None:
             rows -= self._frame.centre
         if self._frame.scale is not None:
             rows /= self._frame.scale
-        with np.errstate(over="ignore"):  # a number too large for single precision is infinite, and its row is left out
+        with np.errstate(over="ignore"):  # a number too large for single precision becomes infinite, and its row is left out
             return torch.from_numpy(rows.astype(np.float32)), self._targets[places]
 
     def oracle(self, model: nn.Module, loss: Callable[..., Tensor]) -> TorchOracle:
-        """The gradients of a model on these rows, as many at a time as memory allows."""
+        """The oracle of a model on these rows, with as many rows at a time as memory allows."""
         places: Any = range(len(self._targets))
         return TorchOracle.of_dataset(model, loss, places, collate=self, chunk=physical_batch_size(model, self([0])[0]))

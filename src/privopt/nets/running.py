@@ -9,7 +9,7 @@ from privopt.checkpoint import Checkpoint
 from privopt.loop import Result, check_finite, run
 from privopt.measure.randomness import Rng
 from privopt.perexample.networks import TorchOracle
-from privopt.perexample.networks.model_state import training
+from privopt.perexample.networks.model_state import training_mode
 from privopt.perexample.networks.rng import Dropout, global_generators
 from privopt.privacy.ledger import Run
 from privopt.recipe import Recipe
@@ -39,7 +39,7 @@ def run_network(
             with torch.enable_grad():  # as in the user's own code
                 progress(done)
 
-    with training(oracle.model), global_generators(oracle.layout.device), torch.no_grad():
+    with training_mode(oracle.model), global_generators(oracle.layout.device), torch.no_grad():
         begun = oracle.flat.vector  # which a run leaves as it is
         try:
             result = run(recipe, repeatable, begun, spending=spending, rng=rng, checkpoint=checkpoint, progress=advance)

@@ -1,8 +1,8 @@
 """Design matrices: the rows of a linear model, dense or CSR, scaled and extended without a copy.
 
 A row is (x − centre)/scale, followed by the constant `intercept` if that is not 0. Centre and scale are folded into the
-coefficients, so the user's matrix is used as it is; sparse rows are never made dense, and so have no centre. Everything is
-computed in double precision: in single precision, rounding a sum over many rows moves it by more than one row does.
+coefficients, so the user's matrix is not copied. Sparse rows are never made dense, so they have no centre. Everything is computed
+in double precision: in single precision, rounding a sum over many rows moves it by more than one row does.
 """
 
 import math
@@ -20,7 +20,7 @@ from privopt.perexample.row_storage import Csr, Dense, Stored, centred_times
 
 @dataclass(frozen=True)
 class Frame:
-    """Public numbers that put columns on a common scale: a row is (x − centre)/scale, then `intercept`."""
+    """Public numbers that put columns on a common scale: a framed row is (x − centre)/scale, then `intercept`."""
 
     centre: Vector | None = None
     scale: Vector | None = None
@@ -28,11 +28,11 @@ class Frame:
 
     @cached_property
     def changes_nothing(self) -> bool:
-        """Whether framed rows are the original ones."""
+        """Whether framed rows equal the original ones."""
         return self.centre is None and self.scale is None and not self.intercept
 
     def unfold(self, coefficients: Vector) -> tuple[Vector, Vector]:
-        """Coefficients of framed rows (outputs × width) as slopes and intercepts for the original ones."""
+        """Convert coefficients of framed rows (outputs × width) to slopes and intercepts for the original rows."""
         slopes = coefficients[..., :-1] if self.intercept else coefficients
         constants = coefficients[..., -1] * self.intercept if self.intercept else np.zeros(coefficients.shape[:-1])
         if self.scale is not None:
@@ -45,7 +45,7 @@ class Frame:
 class Design:
     """The rows of a linear model, and their norms."""
 
-    limit = np.inf  # no row is longer
+    limit = np.inf  # the largest possible norm of a row
 
     def __init__(self, matrix: Vector | sp.csr_array | sp.csr_matrix, frame: Frame) -> None:
         if sp.issparse(matrix) and frame.centre is not None:
@@ -59,7 +59,7 @@ class Design:
         self._scaled: Vector | None = None
         self._unusable = ~np.isfinite(self._matrix.norms(1, frame.centre, frame.scale))
         self._some_unusable = bool(self._unusable.any())
-        if self._some_unusable:  # their norms are infinite, so that a clip leaves them out; 0 × inf must not spoil the sum
+        if self._some_unusable:  # a clip leaves them out, but 0 × inf would make the sum NaN
             self._matrix = self._matrix.without(self._unusable)
 
     def __len__(self) -> int:
@@ -67,14 +67,14 @@ class Design:
 
     @property
     def width(self) -> int:
-        """How many coefficients one output has."""
+        """The number of coefficients of one output."""
         return self._matrix.shape[1] + (self.frame.intercept != 0)
 
     def norms(self, order: int) -> Vector:
         """The norm of each framed row, computed once; infinite for a row that is not finite.
 
-        Sums of centred rows cancel, and lose digits to a row that is nearly 0 under a huge weight. So no row counts as shorter
-        than a millionth of the centre: its weight is then bounded, and with it what it can round away.
+        Sums of centred rows cancel. A row that is almost 0, with a huge weight, would cost the others digits. So each norm is at
+        least a millionth of the centre's, which bounds the weights and with them the rounding.
         """
         if order not in self._norms:
             self._norms[order] = self.framed_norms(self._matrix, None, order, self.frame.scale, 1.0)
@@ -87,14 +87,14 @@ class Design:
         return self._longest[order]
 
     def framed_norms(self, matrix: Stored, rows: Rows, order: int, scale: Vector | None, constant: float) -> Vector:
-        """Norms of rows of the design, in columns of another scale and with `constant` × the intercept."""
+        """Norms of rows of the design, with another scale of the columns and with `constant` × the intercept."""
         centre = self.frame.centre
         norms = matrix.norms(order, centre, scale)
         parts = [norms, np.full(len(norms), abs(constant * self.frame.intercept))]
         if centre is not None:
             parts.append(np.full(len(norms), 1e-6 * np.linalg.norm(centre if scale is None else centre / scale, ord=order)))
-        whole = reduce(np.hypot if order == 2 else np.add, parts)
-        return np.where(self._unusable if rows is None else self._unusable[rows], np.inf, whole)
+        total = reduce(np.hypot if order == 2 else np.add, parts)
+        return np.where(self._unusable if rows is None else self._unusable[rows], np.inf, total)
 
     def absolute_sum(self, weights: Vector) -> Vector:
         """Σ weight × |row|, over all rows and without the intercept."""
@@ -102,7 +102,7 @@ class Design:
         return total if self.frame.scale is None else total / self.frame.scale
 
     def scaled_norms(self, matrix: Stored, rows: Rows, diagonal: Vector, order: int) -> Vector:
-        """Norms of diagonal ⊙ framed row, for rows of the design; for all of them at once, if the diagonal was just asked for."""
+        """Norms of diagonal ⊙ framed row, for rows of the design; cached for all rows when a diagonal is used a second time."""
         if self._diagonal is None or self._diagonal[0] != order or not _same(self._diagonal[1], diagonal):
             self._diagonal, self._scaled = (order, diagonal.copy()), None
             norms = self._weighted_norms(matrix, rows, np.abs(diagonal), order)
@@ -113,7 +113,7 @@ class Design:
         return self._scaled if rows is None else self._scaled[rows]
 
     def _weighted_norms(self, matrix: Stored, rows: Rows, weights: Vector, order: int) -> Vector:
-        """Of weights ⊙ framed row: by sums of squares; where those would lose digits, and in l1, with more care."""
+        """Norms of weights ⊙ framed row: by sums of squares; where those would lose digits, and for l1, entry by entry."""
         if weights.ndim == 2 and (weights == weights[:1]).all():  # shared by all outputs
             norms = self._weighted_norms(matrix, rows, weights[0], order)
             return np.broadcast_to(norms[:, None], (len(norms), len(weights)))
@@ -146,12 +146,12 @@ class Design:
         return Batch(self, rows)
 
     def framed(self, rows: Vector) -> Stored:
-        """These rows as they are, scaled and extended: a copy, of a few that are multiplied again and again."""
+        """A framed copy of a few rows that are multiplied many times."""
         return self._matrix.framed(rows, self.frame.centre, self.frame.scale, self.frame.intercept)
 
 
 def _same(one: Vector, other: Vector) -> bool:
-    """The last number is looked at first: if any has changed, that of the intercept most likely has."""
+    """Whether two vectors are equal. The last element, of the intercept, is compared first: it changes most often."""
     return one.shape == other.shape and (not one.size or one.item(-1) == other.item(-1)) and bool((one == other).all())
 
 
@@ -165,13 +165,13 @@ class Batch:
 
     def norms(self, order: int) -> Vector:
         """The norm of each framed row."""
-        if order not in self._norms:  # of two terms, both ask
+        if order not in self._norms:  # two terms of a round ask for them
             norms = self._design.norms(order)
             self._norms[order] = norms if self._rows is None else norms.take(self._rows)
         return self._norms[order]
 
     def longest(self, order: int) -> float:
-        """No row's norm is larger."""
+        """An upper bound of the rows' norms."""
         return self._design.longest(order)
 
     def scaled_norms(self, diagonal: Vector, order: int) -> Vector:
@@ -195,7 +195,7 @@ class Batch:
         if frame.scale is not None:
             total = total / frame.scale
         if frame.intercept:
-            whole = np.empty((*total.shape[:-1], total.shape[-1] + 1))
-            whole[..., :-1], whole[..., -1] = total, weights.sum(axis=0) * frame.intercept
-            return whole
+            extended = np.empty((*total.shape[:-1], total.shape[-1] + 1))
+            extended[..., :-1], extended[..., -1] = total, weights.sum(axis=0) * frame.intercept
+            return extended
         return total

@@ -1,52 +1,80 @@
-"""The whole protocol between a model and the private side.
+"""The protocol between a model and the private side.
 
-Clipping needs two things of the per-example vectors, their norms and a weighted sum, so neither the vectors nor what they
-are made of has to exist as an array. Arrays are NumPy's for linear models and torch's for networks.
+A clip is a value that says by which factor a vector of a given norm is multiplied. It is sent to the vectors, which answer with
+their clipped sum. They need norms and a weighted sum for that, so they do not have to exist as an array. Arrays are NumPy's for
+linear models and torch's for networks.
 """
 
 import math
-from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol
 
 import numpy as np
+from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 Vector = NDArray[Any]
 Array = Any  # of NumPy, or of torch
 Rows = NDArray[Any] | None  # None: every row
-Rule = Callable[[Any], Any]  # norms → weights
+
+
+class ClipFactors(Protocol):
+    """What vectors are clipped by: a pure function of their norms."""
+
+    @property
+    def order(self) -> Literal[1, 2]:
+        """The order of the norm."""
+        ...
+
+    def factors(self, norms: Array, weight: float) -> Array:
+        """weight × the factor that shortens a vector of each norm. What it gives for a norm that is not finite is not used."""
+        ...
+
+
+class LayerFactors(ABC):
+    """Clip factors of vectors whose coordinates belong to named layers; `factors` are those of vectors of one layer."""
+
+    @abstractmethod
+    def layer_factors(self, norms: Mapping[str, Array], weight: float) -> dict[str, Array]:
+        """weight × the factors of each layer, from the norms of all layers."""
+
+
+def clip_weights(clip: ClipFactors, norms: Array, weight: float = 1.0) -> Array:
+    """weight × the clip's factors; 0 where a norm is not finite: that vector is absent."""
+    with np.errstate(all="ignore"):  # a warning would tell something about the data
+        factors = clip.factors(norms, weight)
+        return factors if math.isfinite(norms.dot(norms)) else where_finite(norms, factors)  # (a sum takes longer)
+
+
+def where_finite(norms: Array, factors: Array) -> Array:
+    """The factors; 0 where a norm is not finite."""
+    xp = array_namespace(norms)
+    return xp.where(xp.isfinite(norms), factors, xp.zeros_like(factors))
 
 
 class PerExampleVectors(Protocol):
-    """One vector per example: all that a clip needs."""
+    """One vector per example."""
 
     def norms(self, order: int) -> Array:
-        """The l1 or l2 norm of each; infinite or NaN where a vector is not finite."""
+        """The l1 or l2 norm of each vector; infinite or NaN if the vector is not finite."""
         ...
 
     def weighted_sum(self, weights: Array) -> Array:
         """Σ wᵢ gᵢ, flat. An example of weight 0 is absent, even if its vector is not finite."""
         ...
 
-    def fold(self, rule: Rule, order: int, out: Array | None = None) -> Array:
-        """Σ wᵢ gᵢ with weights that are a rule of the norms: what a clip asks for, in one pass over the examples.
+    def clipped_sum(self, clip: ClipFactors, weight: float = 1.0, out: Array | None = None) -> Array:
+        """weight × Σ of the clipped vectors, flat; added to `out` if that is given, which may hold noise already.
 
-        It is added to `out`, if that is given: noise may be there already.
+        A vector that is not finite is absent.
         """
-        ...
-
-
-@runtime_checkable
-class Layered(Protocol):
-    """Vectors whose coordinates belong to named layers: the parameters of a network."""
-
-    def fold_layers(self, rule: Callable[[dict[str, Any]], dict[str, Any]], order: int, out: Array | None = None) -> Array:
-        """Σ wᵢ gᵢ (+ `out`), where weights are by layer and a rule of the norms by layer; in one pass over the examples."""
-        ...
+        total = self.weighted_sum(clip_weights(clip, self.norms(clip.order), weight))
+        return total if out is None else out + total
 
 
 class PerExampleGrads(PerExampleVectors, Protocol):
-    """One gradient per example: what a query needs. Diagonals and shifts are public, the same for every example."""
+    """One gradient per example, with the operations of queries. Diagonals and shifts are public, the same for every example."""
 
     def minus(self, other: Any, weight: float = 1.0) -> "PerExampleGrads":
         """gᵢ − weight · g′ᵢ, for the same examples at another point."""
@@ -62,11 +90,11 @@ class PerExampleGrads(PerExampleVectors, Protocol):
 
 
 class Oracle(Protocol):
-    """Per-example vectors of a model on its data. Some oracles can also tell `losses`: see `Objective`."""
+    """Per-example vectors of a model on its data."""
 
     @property
     def size(self) -> int:
-        """How many examples there are."""
+        """The number of examples."""
         ...
 
     def __call__(self, parameters: Array, rows: Rows) -> PerExampleGrads:
@@ -75,7 +103,7 @@ class Oracle(Protocol):
 
 
 class Objective(Oracle, Protocol):
-    """An oracle that also knows what it is the gradient of."""
+    """An oracle that also gives losses."""
 
     def losses(self, parameters: Array, rows: Rows) -> Array:
         """The loss of each of these examples at these parameters."""
@@ -83,25 +111,20 @@ class Objective(Oracle, Protocol):
 
 
 class Convex(Oracle, Protocol):
-    """An oracle of convex losses, with constants that hold for every example that there could be, at all parameters."""
+    """An oracle of convex losses, with constants that hold for every possible example and all parameters."""
 
     @property
     def lipschitz(self) -> float:
-        """The longest gradient."""
+        """The largest possible norm of a gradient."""
         ...
 
     @property
     def smoothness(self) -> float:
-        """How fast a gradient changes, at most."""
+        """The largest rate at which a gradient changes."""
         ...
 
 
-def onto(out: Vector | None, total: Vector) -> Vector:
-    """total, added to what is there already."""
-    return total if out is None else out + total
-
-
-class Materialized:
+class Materialized(PerExampleVectors):
     """Per-example vectors that exist as an array of one row per example.
 
     >>> Materialized(np.array([[3.0, 4.0], [0.0, 1.0]])).norms(2)
@@ -117,9 +140,6 @@ class Materialized:
     def weighted_sum(self, weights: Vector) -> Vector:
         present = weights != 0
         return weights[present] @ self.values[present]
-
-    def fold(self, rule: Rule, order: int, out: Vector | None = None) -> Vector:
-        return onto(out, self.weighted_sum(rule(self.norms(order))))
 
     def minus(self, other: "Materialized", weight: float = 1.0) -> "Materialized":
         return Materialized(self.values - weight * other.values)

@@ -1,4 +1,4 @@
-"""Rows of bounded length: a row that is longer than the limit is made shorter, whatever it holds.
+"""Rows of bounded length: a row that is longer than the limit is shortened to it.
 
 A limited row is the framed row (with its intercept) × min(1, limit/length), so that the constants of a loss hold for every row:
 a residual of at most r gives a gradient of at most r × limit. A row that is not finite becomes 0. The limit is public.
@@ -16,7 +16,7 @@ from privopt.perexample.row_storage import Dense
 
 
 class LimitedDesign(Design):
-    """A design, none of whose rows is longer than `limit`.
+    """A design whose rows have norms of at most `limit`.
 
     >>> design = LimitedDesign(np.array([[3.0, 4.0], [0.3, 0.4], [np.inf, 0.0]]), Frame(intercept=0.0), limit=1.0)
     >>> design.take(None).scores(np.array([1.0, 0.0])).round(3).tolist()
@@ -25,7 +25,7 @@ class LimitedDesign(Design):
 
     def __init__(self, matrix: Vector | sp.csr_array | sp.csr_matrix, frame: Frame, limit: float) -> None:
         if not (math.isfinite(limit) and limit > 0):
-            raise InputError(f"limit is {limit}, but the length of the longest row is a finite number > 0.")
+            raise InputError(f"limit is {limit}, but the largest norm of a row is a finite number > 0.")
         super().__init__(matrix, frame)
         self.limit = limit
         self.shares = limit / np.maximum(self.norms(2), limit)  # 0 for a row that is not finite
@@ -41,24 +41,24 @@ class LimitedBatch(Batch):
     def __init__(self, design: LimitedDesign, rows: Rows) -> None:
         super().__init__(design, rows)
         self._shares = design.shares if rows is None else design.shares[rows]
-        self._stored = self._matrix  # for norms, which know the centre
+        self._stored = self._matrix  # for norms, which use the centre
         if rows is None:
             self._matrix = design.products
 
     def norms(self, order: int) -> Vector:
-        return _times(super().norms(order), self._shares)
+        return _scale_rows(super().norms(order), self._shares)
 
     def scaled_norms(self, diagonal: Vector, order: int) -> Vector:
-        return _times(self._design.scaled_norms(self._stored, self._rows, diagonal, order), self._shares)
+        return _scale_rows(self._design.scaled_norms(self._stored, self._rows, diagonal, order), self._shares)
 
     def scores(self, coefficients: Vector) -> Vector:
-        return _times(super().scores(coefficients), self._shares)
+        return _scale_rows(super().scores(coefficients), self._shares)
 
     def weighted_sum(self, weights: Vector) -> Vector:
-        return super().weighted_sum(_times(weights, self._shares))
+        return super().weighted_sum(_scale_rows(weights, self._shares))
 
 
-def _times(values: Vector, shares: Vector) -> Vector:
-    """Each row's values × its share; a row without a share has none of them, even if they are infinite."""
+def _scale_rows(values: Vector, shares: Vector) -> Vector:
+    """Each row's values × its share; 0 for a share of 0, even if a value is infinite."""
     product: Vector = (values.T * shares).T
     return np.where((shares == 0).reshape(-1, *[1] * (product.ndim - 1)), 0.0, product) if (shares == 0).any() else product

@@ -1,8 +1,8 @@
 """Linear models: per-example gradients in closed form.
 
-The gradient of one example is residual × row (an outer product with several outputs), so its norm is the product of the
-two norms and a weighted sum is one matrix product: private costs what non-private costs. The difference of two points is a
-difference of residuals; a public diagonal D and a public shift s stay in closed form too.
+The gradient of one example is residual × row (an outer product with several outputs). So its norm is the product of two norms,
+and a weighted sum is one matrix product: a private step costs as much as a non-private one. The difference between two points is
+a difference of residuals; a public diagonal D and a public shift s stay in closed form, too.
 """
 
 import math
@@ -11,15 +11,15 @@ import numpy as np
 
 from privopt.errors import CompositionError
 from privopt.perexample.design import Batch, Design
-from privopt.perexample.grads import Rows, Rule, Vector, onto
+from privopt.perexample.grads import PerExampleVectors, Rows, Vector
 from privopt.perexample.losses import Loss
 from privopt.perexample.row_storage import lengths
 
-ROUNDING = 1e-12  # of the largest possible squared norm: how far a shifted one, whose parts may cancel, is rounded up
-HUGE = 1e150  # a gradient this long is absent: sums are taken before the diagonal, and must not overflow where that is small
+ROUNDING = 1e-12  # share of the largest possible squared norm that is added to a shifted one, whose parts may cancel
+HUGE = 1e150  # a gradient of this norm is absent: sums before the diagonal must not overflow where the diagonal is small
 
 
-class LinearGrads:
+class LinearGrads(PerExampleVectors):
     """gᵢ = D ⊙ (residualᵢ ⊗ rowᵢ) + s, kept as its factors."""
 
     def __init__(self, residuals: Vector, batch: Batch, *, diagonal: Vector | None = None, shift: Vector | None = None) -> None:
@@ -47,9 +47,6 @@ class LinearGrads:
         if self._diagonal is not None:
             total = total * self._diagonal
         return total if self._shift is None else total + weights.sum() * self._shift
-
-    def fold(self, rule: Rule, order: int, out: Vector | None = None) -> Vector:
-        return onto(out, self.weighted_sum(rule(self.norms(order))))
 
     def minus(self, other: "LinearGrads", weight: float = 1.0) -> "LinearGrads":
         """gᵢ − weight · g′ᵢ for the same rows at another point."""
@@ -81,7 +78,7 @@ class LinearGrads:
         residuals = self._residuals
         sizes = np.abs(residuals)
         if residuals.ndim == 2:
-            sizes = lengths(sizes, order)  # with care: a row may be as long as a residual is short
+            sizes = lengths(sizes, order)  # without under- or overflow: a large row makes up for a small residual
         if self._diagonal is None:
             return sizes * self._batch.norms(order)
         rows = self._batch.scaled_norms(self._shaped(self._diagonal), order)  # of D ⊙ row, for each output
@@ -104,31 +101,31 @@ class LinearOracle:
 
     @property
     def dimension(self) -> int:
-        """How many parameters there are."""
+        """The number of parameters."""
         return self._loss.outputs * self._design.width
 
     @property
     def lipschitz(self) -> float:
-        """How long an example's gradient is, at most, wherever it is taken: the longest residual × the longest row."""
+        """The largest possible norm of an example's gradient: largest residual × largest row."""
         return self._loss.steepness * self._design.limit
 
     @property
     def smoothness(self) -> float:
-        """How fast an example's gradient changes, at most; each example's loss is convex."""
+        """The largest rate at which an example's gradient changes; each example's loss is convex."""
         return self._loss.curvature * self._design.limit**2
 
     def __call__(self, parameters: Vector, rows: Rows) -> LinearGrads:
-        batch, scores, targets = self._scored(parameters, rows)
+        batch, scores, targets = self._scores(parameters, rows)
         return LinearGrads(self._loss.residuals(scores, targets), batch)
 
     def losses(self, parameters: Vector, rows: Rows) -> Vector:
         """The loss of each example."""
-        _, scores, targets = self._scored(parameters, rows)
+        _, scores, targets = self._scores(parameters, rows)
         return self._loss.values(scores, targets)
 
-    def _scored(self, parameters: Vector, rows: Rows) -> tuple[Batch, Vector, Vector]:
+    def _scores(self, parameters: Vector, rows: Rows) -> tuple[Batch, Vector, Vector]:
         coefficients = parameters if self._loss.outputs == 1 else parameters.reshape(self._loss.outputs, -1)
-        if self._taken is None or self._taken[0] is not rows:  # a round may ask for the same rows at several points
+        if self._taken is None or self._taken[0] is not rows:  # a round may use the same rows at several points
             self._taken = rows, self._design.take(rows), self._targets if rows is None else self._targets.take(rows)
         _, batch, targets = self._taken
         return batch, batch.scores(coefficients), targets

@@ -23,12 +23,12 @@ class Loss(Protocol):
 
     @property
     def steepness(self) -> float:
-        """The longest residual, in l2; infinite if there is none."""
+        """The largest l2 norm of a residual; infinite if there is no bound."""
         ...
 
     @property
     def curvature(self) -> float:
-        """How fast residuals change with the scores, at most. Every loss here is convex in its scores."""
+        """The largest rate at which residuals change with the scores. Every loss here is convex in its scores."""
         ...
 
     def residuals(self, scores: Vector, targets: Vector) -> Vector:
@@ -118,5 +118,5 @@ class Huber:
 
 
 def _places(targets: Vector) -> Vector:
-    """The column of each target's class; any, for one that has none."""
+    """The column of each target's class; an arbitrary one for a target without a class."""
     return np.nan_to_num(targets).astype(int)

@@ -1,6 +1,6 @@
-"""Public rows: mean gradients of batches of data that hide nothing.
+"""Public rows: mean gradients of batches of public data.
 
-The batch of a round depends on the round's number alone, so a resumed run asks for the same ones.
+The batch of a round depends only on the round's number, so a resumed run uses the same batches.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from privopt.perexample.losses import Loss
 class PublicRows:
     """(θ, round) → the mean gradient of a batch of public rows of a linear model, in the frame of the private ones.
 
-    Whoever makes one says that its rows are public: they are used without noise, and no event is recorded.
+    The caller declares that the rows are public: they are used without noise, and no event is recorded.
 
     >>> from privopt.perexample.design import Frame
     >>> from privopt.perexample.losses import Squared

@@ -1,7 +1,7 @@
-"""How the rows of a linear model are stored: dense, CSR, or a few rows of a CSR matrix; sparse rows have no centre.
+"""Storage of the rows of a linear model: dense, CSR, or a few rows of a CSR matrix; sparse rows have no centre.
 
-`norms` are exact for any row. `squares` are faster; they are not finite where they may have lost digits to numbers that are too
-small, or too large, to be squared: where a sum of them is not above `SURE`.
+`norms` are accurate for any row. `squares` are faster; they are not finite where they may have lost digits because entries are
+too small or too large to be squared: where a sum of squares is not above `SURE`.
 """
 
 import itertools
@@ -11,11 +11,11 @@ import scipy.sparse as sp
 
 from privopt.perexample.grads import Vector
 
-CHUNK = 1 << 18  # elements at a time where a copy is needed: two megabytes
-CACHED = 1 << 16  # elements at a time where a copy should stay in the processor's cache
-EXACT = 1 << 10  # rows of which a sum loses few digits
+CHUNK = 1 << 18  # elements that are copied at a time: two megabytes
+CACHED = 1 << 16  # elements that are copied at a time to stay in the processor's cache
+EXACT = 1 << 10  # rows whose sum loses few digits
 SURE = 1e-280
-SPAN = 1e-120  # of weights, smallest to largest, whose squares lose nothing
+SPAN = 1e-120  # ratio of the smallest to the largest weight whose squares lose no digits
 
 
 class Dense:
@@ -49,12 +49,12 @@ class Dense:
         return product
 
     def compact(self) -> "Dense | Csr":
-        """The same rows for many products: by their entries, if most of them are 0."""
+        """The same rows for many products: as CSR if most entries are 0."""
         few = 2 * np.count_nonzero(self._values) < self._values.size
         return Csr(sp.csr_array(self._values)) if few else self
 
     def norms(self, order: int, centre: Vector | None, scale: Vector | None) -> Vector:
-        """Of (row − centre)/scale."""
+        """Norms of (row − centre)/scale."""
         total = np.empty(self.shape[0])
         step = max(1, CHUNK // max(1, self.shape[1]))
         with np.errstate(all="ignore"):
@@ -71,14 +71,14 @@ class Dense:
         """Σ (weight × (entry − centre))²: (rows,) for a vector of weights, (rows, outputs) for columns × outputs."""
         squared, unit = _squared(weights)
         step = max(1, CACHED // max(1, self.shape[1]))
-        if self.shape[0] <= step:  # a few rows: the loop would take longer than the sums
+        if self.shape[0] <= step:  # for a few rows the loop takes longer than the sums
             entries = self._values if centre is None else self._values - centre
             return _scaled_back((entries * entries) @ squared, unit)
         total = np.empty((self.shape[0], *weights.shape[1:]))
-        room = np.empty((min(step, self.shape[0]), self.shape[1]))
+        buffer = np.empty((min(step, self.shape[0]), self.shape[1]))
         for start in range(0, len(total), step):
             chunk = self._values[start : start + step]
-            part = room[: len(chunk)]
+            part = buffer[: len(chunk)]
             if centre is not None:
                 chunk = np.subtract(chunk, centre, out=part)
             np.matmul(np.multiply(chunk, chunk, out=part), squared, out=total[start : start + step])
@@ -98,11 +98,11 @@ class Csr:
     """All rows of a CSR matrix."""
 
     def __init__(self, matrix: sp.csr_array | sp.csr_matrix) -> None:
-        if not matrix.has_canonical_format:  # an entry stored in two parts has a larger norm than its parts
+        if not matrix.has_canonical_format:  # duplicates have to be added before norms are taken
             matrix = matrix.copy()
             matrix.sum_duplicates()
-        self._matrix, self._transposed = matrix, matrix.T  # a view, but one that takes longer to make than a small product
-        self._places: tuple[Vector, Vector] | None = None  # where each row ends, and how many entries it has
+        self._matrix, self._transposed = matrix, matrix.T  # a view that takes longer to create than a small product
+        self._places: tuple[Vector, Vector] | None = None  # the end and the number of entries of each row
         self._squares: sp.csr_array | sp.csr_matrix | None = None
         self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
 
@@ -133,7 +133,7 @@ class Csr:
         return product
 
     def norms(self, order: int, centre: Vector | None, scale: Vector | None) -> Vector:
-        """Of row/scale."""
+        """Norms of row/scale."""
         starts, size = self._matrix.indptr, self.shape[0]
         total = np.zeros(size)
         edges = np.searchsorted(starts, np.arange(0, int(starts[-1]) + CHUNK, CHUNK))
@@ -145,7 +145,7 @@ class Csr:
         return total
 
     def squares(self, centre: Vector | None, weights: Vector) -> Vector:
-        """Σ (weight × entry)²; the squares of the entries are kept, beside them."""
+        """Σ (weight × entry)²; the squares of the entries are cached."""
         if self._squares is None:
             matrix = self._matrix
             self._squares = type(matrix)((matrix.data**2, matrix.indices, matrix.indptr), shape=matrix.shape)
@@ -159,7 +159,7 @@ class Csr:
 
 
 class CsrRows:
-    """A few rows of a CSR matrix. scipy's own row indexing checks for longer than these sums take."""
+    """A few rows of a CSR matrix. (The checks of scipy's row indexing take longer than these sums.)"""
 
     def __init__(self, matrix: sp.csr_array | sp.csr_matrix, ends: Vector, lengths: Vector, rows: Vector) -> None:
         own = lengths.take(rows)
@@ -180,7 +180,7 @@ class CsrRows:
         return np.bincount(self._columns, self._data * weights.take(self._row_of), minlength=self.shape[1])
 
     def norms(self, order: int, centre: Vector | None, scale: Vector | None) -> Vector:
-        """Of row/scale."""
+        """Norms of row/scale."""
         return _sparse_norms(self._data, self._columns, self._row_of, self.shape[0], order, scale)
 
     def squares(self, centre: Vector | None, weights: Vector) -> Vector:
@@ -193,7 +193,7 @@ class CsrRows:
 
 
 def _sparse_norms(entries: Vector, columns: Vector, row_of: Vector, rows: int, order: int, scale: Vector | None) -> Vector:
-    """Norms of rows that are given by their entries."""
+    """Norms of rows from their entries."""
     with np.errstate(all="ignore"):
         sizes = np.abs(entries) / (1.0 if scale is None else scale[columns])
         largest = np.ones(rows)
@@ -207,7 +207,7 @@ def _sparse_norms(entries: Vector, columns: Vector, row_of: Vector, rows: int, o
 
 
 def lengths(sizes: Vector, order: int) -> Vector:
-    """The norm of each row of absolute values; the squares of tiny numbers would be 0, and those of huge ones infinite."""
+    """The norm of each row of absolute values, without under- or overflow of squares."""
     if order == 1:
         return sizes.sum(axis=1)
     largest = sizes.max(axis=1, initial=0.0)
@@ -216,7 +216,7 @@ def lengths(sizes: Vector, order: int) -> Vector:
 
 
 def _squared(weights: Vector) -> tuple[Vector, float]:
-    """Squares of weights in units of the largest; NaN, if they span more than squares can hold."""
+    """Squares of weights relative to the largest; NaN if they span more than squares can hold."""
     unit, least = float(weights.max(initial=0.0)), float(weights.min(initial=np.inf))
     if not least > 0:
         least = float(weights.min(where=weights > 0, initial=np.inf))
@@ -224,7 +224,7 @@ def _squared(weights: Vector) -> tuple[Vector, float]:
 
 
 def _scaled_back(total: Vector, unit: float) -> Vector:
-    """Sums of squares in their own unit; NaN, where they may have lost digits."""
+    """Sums of squares, scaled back; NaN where they may have lost digits."""
     found = total * (unit * unit)
     least = total if unit > 1 else found
     return found if least.min(initial=1.0) > SURE else np.where(least > SURE, found, np.nan)
@@ -234,8 +234,8 @@ Stored = Dense | Csr | CsrRows
 
 
 def centred_times(matrix: Stored, weights: Vector, centre: Vector) -> Vector:
-    """Σ weight × (row − centre), a few rows at a time: a sum of many that are all far from 0 loses digits to the centre."""
-    if not isinstance(matrix, Dense):  # most entries are 0, so they are not
+    """Σ weight × (row − centre), a few rows at a time: subtracting the centre from a sum of many rows would lose digits."""
+    if not isinstance(matrix, Dense):  # most entries are 0: no digits are lost
         return matrix.transposed_times(weights) - np.multiply.outer(centre, weights.sum(axis=0))
     total = np.zeros((len(centre), *weights.shape[1:]))
     for start in range(0, len(weights), EXACT):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from privopt.perexample.networks import TorchGrads, per_example_gradients
-from privopt.perexample.networks.examples import call, rows_of
+from privopt.perexample.networks.examples import call_model, rows_of
 
 Loss = Callable[[Any, Tensor], Tensor]
 
@@ -22,7 +22,7 @@ def targets_for(model: nn.Module, inputs: Any) -> Tensor:
     """Random targets of the shape of the model's output."""
     mode = model.training
     with torch.no_grad():
-        output: Tensor = call(model.eval(), inputs)
+        output: Tensor = call_model(model.eval(), inputs)
     model.train(mode)
     return torch.randn(output.shape, generator=torch.Generator().manual_seed(1)).to(output)
 
@@ -37,13 +37,13 @@ def doubled(values: Any) -> Any:
 def one_at_a_time(model: nn.Module, inputs: Any, targets: Tensor, loss: Loss = squared) -> Tensor:
     """(examples, parameters), in double precision."""
     with torch.no_grad():
-        call(model, inputs)  # weight norm keeps a tensor that cannot be copied while it has a graph
+        call_model(model, inputs)  # weight norm keeps a tensor that cannot be copied while it has a graph
     model, inputs, targets = copy.deepcopy(model).double(), doubled(inputs), doubled(targets)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     rows = []
     for i in range(len(targets)):
         own, target = rows_of((inputs, targets), slice(i, i + 1))
-        value = loss(call(model, own), target)
+        value = loss(call_model(model, own), target)
         found = torch.autograd.grad(value.sum(), parameters, allow_unused=True)
         pairs = zip(found, parameters, strict=True)
         rows.append(torch.cat([(torch.zeros_like(p) if g is None else g.to_dense()).reshape(-1) for g, p in pairs]))

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from privopt.perexample.networks import TorchGrads, clip_weights, per_example_gradients
+from privopt.measure.clips import l2
+from privopt.perexample.grads import clip_weights
+from privopt.perexample.networks import TorchGrads, per_example_gradients
 from privopt.perexample.networks.factors import Factor, Lookup, Outer, Signal, Sum, Term, outer
 from privopt.perexample.networks.layers.conv import Patches
 from tests.perexample.networks.models import Uses, normal
@@ -90,7 +92,7 @@ def test_a_sum_gains_what_the_norm_was_taken_of(
     rows = (vectors if diagonal is None else vectors * diagonal).flatten(1)
     torch.testing.assert_close(norms.double(), torch.linalg.vector_norm(rows, order, 1), rtol=1e-5, atol=0)
     assert float(norms[2]) < 1e3
-    start, direction, weights = torch.randn(shape), torch.randn(shape), clip_weights(0.5)(norms)
+    start, direction, weights = torch.randn(shape), torch.randn(shape), clip_weights(l2(0.5), norms)
     wanted = torch.einsum("i,i...->...", weights.double(), vectors)
     some = torch.tensor([4, 2])
     for part in (factor, factor.take(torch.arange(5))):
@@ -149,7 +151,7 @@ def test_noise_and_others_stay_in_the_sum(name: str, kind: str, keep: int, monke
         grads = grads.shifted(vector, 1e-2)
     noise = torch.randn(len(vector))
     norms = grads.norms()
-    found = grads.weighted_sum(clip_weights(0.1)(norms), noise.clone())
+    found = grads.weighted_sum(clip_weights(l2(0.1), norms), noise.clone())
     usable = norms.isfinite()
     vectors = grads.dense().double()[usable]
     lengths = vectors.norm(dim=1)
@@ -182,9 +184,9 @@ def test_a_difference_of_equal_gradients_with_unequal_factors_is_as_long_as_its_
     bound = 1e-12
     for example in range(40):
         alone = change.take(torch.tensor([example]))
-        assert float(alone.fold(clip_weights(bound)).double().norm()) <= bound * (1 + 1e-5)
+        assert float(alone.clipped_sum(l2(bound)).double().norm()) <= bound * (1 + 1e-5)
     noise, norms = torch.randn(24 * 32, dtype=dtype), change.norms()
-    weights = clip_weights(0.1)(norms)
+    weights = clip_weights(l2(0.1), norms)
     moved = change.weighted_sum(weights, noise.clone()).double() - noise.double()
     rounding = 1e-4 if dtype == torch.float32 else 1e-12  # of the noise, once for each of 40 vectors
     assert float(moved.norm()) <= float((weights * norms).sum()) + rounding

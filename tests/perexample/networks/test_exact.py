@@ -10,7 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from privopt.perexample.networks import clip_weights, per_example_gradients
+from privopt.measure.clips import l2
+from privopt.perexample.networks import per_example_gradients
 from privopt.perexample.networks.examples import rows_of
 from privopt.perexample.networks.factors import outer
 from tests.perexample.networks.models import MODELS, Uses, Vision, ids, normal
@@ -218,11 +219,11 @@ def test_an_example_that_is_not_finite_is_absent_from_every_layer(name: str) -> 
     model, data = make(), inputs(5)
     targets = targets_for(model, data)
     good = torch.tensor([0, 1, 3, 4])
-    wanted = per_example_gradients(model, squared, data[good], targets[good]).fold(clip_weights(0.5))
+    wanted = per_example_gradients(model, squared, data[good], targets[good]).clipped_sum(l2(0.5))
     data[2] = torch.nan
     grads = per_example_gradients(model, squared, data, targets)
     assert not bool(grads.norms()[2].isfinite())
-    torch.testing.assert_close(grads.fold(clip_weights(0.5)), wanted, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(grads.clipped_sum(l2(0.5)), wanted, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from privopt.errors import CompositionError, InputError
+from privopt.measure.clips import l2
+from privopt.nets import clipped_sum, per_example_norms
 from privopt.perexample.networks import (
     ChunkedGrads,
     FlatParameters,
@@ -16,11 +18,8 @@ from privopt.perexample.networks import (
     TorchGrads,
     TorchOracle,
     UnsupportedLoss,
-    clip_weights,
-    clipped_sum,
     per_example,
     per_example_gradients,
-    per_example_norms,
 )
 from tests.perexample.networks.models import normal
 from tests.perexample.networks.reference import assert_grads, one_at_a_time
@@ -58,7 +57,7 @@ def test_rows_in_chunks_are_rows(rows: list[int] | None, chunk: int | None) -> N
     torch.testing.assert_close(grads.weighted_sum(weights.numpy()).double(), weights.double() @ wanted, rtol=1e-5, atol=1e-6)
     clipped = (wanted * torch.clamp(0.1 / wanted.norm(dim=1), max=1)[:, None]).sum(0)
     start = torch.ones(len(clipped))
-    torch.testing.assert_close(grads.fold(clip_weights(0.1), out=start).double(), 1 + clipped, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(grads.clipped_sum(l2(0.1), out=start).double(), 1 + clipped, rtol=1e-5, atol=1e-6)
 
 
 def test_a_dataset_is_read_when_rows_are_drawn() -> None:
@@ -76,7 +75,7 @@ def test_an_example_that_is_not_finite_is_left_out(bad: float, chunk: int | None
     inputs, targets = examples()
     inputs[2, 1] = bad
     oracle = TorchOracle(network(), nn.CrossEntropyLoss(), inputs, targets, chunk=chunk)
-    total = oracle(None, None).fold(clip_weights(0.1))
+    total = oracle(None, None).clipped_sum(l2(0.1))
     rest = reference([0, 1, 3, 4, 5, 6, 7])
     wanted = (rest * torch.clamp(0.1 / rest.norm(dim=1), max=1)[:, None]).sum(0)
     assert torch.isfinite(total).all()
@@ -155,7 +154,7 @@ def test_layer_norms_and_weights_by_layer() -> None:
     grads = per_example_gradients(network(), nn.CrossEntropyLoss(), inputs, targets)
     norms = grads.layer_norms()
     torch.testing.assert_close(torch.stack(list(norms.values())).norm(dim=0), grads.norms())
-    total = grads.weighted_sum({name: clip_weights(0.01)(values) for name, values in norms.items()})
+    total = grads.weighted_sum({name: l2(0.01).factors(values) for name, values in norms.items()})
     assert float(total.norm()) <= 8 * 0.01 * len(norms) ** 0.5 + 1e-6
 
 

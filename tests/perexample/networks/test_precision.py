@@ -10,7 +10,7 @@ from privopt.measure.clips import l2
 from privopt.perexample.networks import Layout, Recorder, TorchGrads, TorchOracle, UnsupportedLayer, per_example_gradients
 from privopt.perexample.networks.factors.factor import scaled_product
 from privopt.perexample.networks.rng import RngState
-from privopt.perexample.networks.unsupported import products, refuse_rounding
+from privopt.perexample.networks.unsupported import refuse_rounding, rounding_settings
 from tests.perexample.networks.models import MODELS, Uses, normal
 from tests.perexample.networks.reference import assert_close, one_at_a_time, squared, targets_for
 
@@ -42,7 +42,7 @@ def test_under_autocast_norms_and_sums_are_those_of_the_same_vectors(name: str, 
     with torch.autocast("cpu", torch.bfloat16, enabled=inside):
         vectors = grads.dense().double()
         assert_close(grads.norms()[:, None], vectors.norm(dim=1)[:, None], 1e-6)
-        clipped = torch.stack([l2(BOUND).sum(alone(grads, example)) for example in range(5)]).double()
+        clipped = torch.stack([alone(grads, example).clipped_sum(l2(BOUND)) for example in range(5)]).double()
     assert float(clipped.norm(dim=1).max()) <= BOUND * (1 + 1e-6)
     assert vectors.dtype == torch.float64
     wanted = one_at_a_time(model, data, targets)
@@ -65,7 +65,7 @@ def test_the_bound_holds_to_a_millionth_also_for_large_layers(model: nn.Module, 
     with torch.autocast("cpu", torch.bfloat16, enabled=half):
         grads = per_example_gradients(model, lambda output: output.float().square().flatten(1).sum(1), inputs)
     for example in range(4):
-        assert float(l2(BOUND).sum(alone(grads, example)).double().norm()) <= BOUND * (1 + 1e-6)
+        assert float(alone(grads, example).clipped_sum(l2(BOUND)).double().norm()) <= BOUND * (1 + 1e-6)
 
 
 class InHalf(nn.Module):
@@ -101,7 +101,7 @@ def test_parameters_in_half_precision_are_refused(dtype: torch.dtype) -> None:
 
 
 @pytest.fixture
-def _rounded_products() -> Iterator[None]:
+def _rounded_rounding_settings() -> Iterator[None]:
     matmul = getattr(torch.backends.mkldnn, "matmul")  # noqa: B009  # newer than its types
     before = matmul.fp32_precision
     matmul.fp32_precision = "bf16"
@@ -110,8 +110,8 @@ def _rounded_products() -> Iterator[None]:
 
 
 @pytest.mark.skipif(not hasattr(torch.backends.mkldnn, "matmul"), reason="torch before 2.9 has no such setting")
-@pytest.mark.usefixtures("_rounded_products")
-def test_products_that_torch_was_told_to_round_are_refused() -> None:
+@pytest.mark.usefixtures("_rounded_rounding_settings")
+def test_rounding_settings_that_torch_was_told_to_round_are_refused() -> None:
     recorder = Recorder(nn.Linear(2, 2))
     with pytest.raises(UnsupportedLayer, match=r"rounded to bf16.*ieee"), recorder.record():
         pass
@@ -120,9 +120,9 @@ def test_products_that_torch_was_told_to_round_are_refused() -> None:
 @pytest.mark.skipif(not hasattr(torch.backends.mkldnn, "matmul"), reason="torch before 2.9 has no such setting")
 def test_convolutions_on_a_gpu_are_refused_while_it_rounds_them() -> None:
     """tf32 is the default of cuDNN."""
-    refuse_rounding(products(nn.Linear(2, 2), torch.device("cuda")))
+    refuse_rounding(rounding_settings(nn.Linear(2, 2), torch.device("cuda")))
     with pytest.raises(UnsupportedLayer, match=r"rounded to tf32.*cudnn\.conv"):
-        refuse_rounding(products(nn.Conv2d(1, 1, 1), torch.device("cuda")))
+        refuse_rounding(rounding_settings(nn.Conv2d(1, 1, 1), torch.device("cuda")))
 
 
 def test_draws_are_repeated_and_leave_no_trace() -> None:

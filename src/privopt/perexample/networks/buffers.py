@@ -1,7 +1,7 @@
-"""Room: large buffers that are used again in the next step.
+"""Buffers: large tensors that are reused in the next step.
 
-Memory that is new to the process costs more than the arithmetic done in it. A buffer is lent to an owner and comes back when the
-owner is gone.
+Memory that is new to the process costs more than the arithmetic done in it. A buffer is lent to an owner and returned when the
+owner is deleted.
 """
 
 import weakref
@@ -11,13 +11,13 @@ from torch import Tensor
 
 
 class Buffers:
-    """Buffers of one recorder."""
+    """The buffers of one recorder."""
 
     def __init__(self) -> None:
         self._free: list[Tensor] = []
 
     def lend(self, owner: object, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """A tensor with no particular content, for as long as the owner lives."""
+        """An uninitialised tensor, for as long as the owner lives."""
         numbers = torch.Size(shape).numel()
         fitting = [
             buffer
@@ -28,7 +28,7 @@ class Buffers:
             buffer = min(fitting, key=Tensor.numel)
             self._free = [other for other in self._free if other is not buffer]
         else:
-            self._free.clear()  # batches of another size: what was kept is of no use
+            self._free.clear()  # the batch size has changed: the old buffers do not fit
             buffer = like.new_empty(numbers + numbers // 8)
         weakref.finalize(owner, self._free_list, buffer)
         return buffer[:numbers].view(shape)

@@ -12,8 +12,8 @@ from privopt.errors import InputError
 Numbers = Callable[..., Tensor]  # (shape, generator=…)
 
 
-def size_of(data: Any) -> int:
-    """How many examples there are."""
+def count_examples(data: Any) -> int:
+    """The number of examples."""
     sizes = {x.shape[0] if x.ndim else 0 for x in leaves(data) if isinstance(x, Tensor)}
     if len(sizes) != 1:
         raise InputError(
@@ -31,41 +31,41 @@ def rows_of(data: Any, rows: Tensor | slice) -> Any:
     return None if data is None else tree_map(lambda x: rows_of(x, rows) if isinstance(x, Tensor) else x, data)
 
 
-def copied(data: Any) -> Any:
-    """A copy, which a model may change in place."""
+def copy_tensors(data: Any) -> Any:
+    """A copy of the data, which a model may change in place."""
     return tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, data)
 
 
 def leaves(data: Any) -> list[Any]:
-    """All tensors, and whatever else there is."""
+    """All tensors and other values in a nested structure."""
     if isinstance(data, tuple):
         return [leaf for part in data for leaf in leaves(part)]
     return [data] if isinstance(data, Tensor) else tree_flatten(data)[0]
 
 
-def call(model: Callable[..., Any], inputs: Any) -> Any:
-    """The model on a tensor, on a tuple of arguments, or on a dict of named ones."""
+def call_model(model: Callable[..., Any], inputs: Any) -> Any:
+    """Call the model with a tensor, a tuple of arguments, or a dict of named arguments."""
     if isinstance(inputs, dict):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
 
 
-def score(loss: Callable[..., Tensor], output: Any, targets: Any) -> Tensor:
-    """The loss of an output: targets are none, a tensor, or a tuple of arguments."""
+def compute_losses(loss: Callable[..., Tensor], output: Any, targets: Any) -> Tensor:
+    """Call the loss on an output; targets are None, a tensor, or a tuple of arguments."""
     if targets is None:
         return loss(output)
     return loss(output, *targets) if isinstance(targets, tuple | list) else loss(output, targets)
 
 
 class Kind(NamedTuple):
-    """What integers and booleans are made up: integers in a range without its end, booleans all alike or None: mixed."""
+    """Which integers and booleans are made up: integers in a half-open range; booleans all equal, or None: mixed."""
 
     span: tuple[int, int] = (0, 2)
     boolean: bool | None = None
 
 
 PLAIN = Kind()
-KINDS = (  # from the most telling to what the pickiest model can take, such as lengths that are never 0
+KINDS = (  # from the most revealing to the most acceptable, such as lengths that are never 0
     Kind((0, 4)),
     Kind((1, 3)),
     Kind((0, 2)),
@@ -77,22 +77,22 @@ KINDS = (  # from the most telling to what the pickiest model can take, such as 
 )
 
 
-def kinds(data: Any) -> list[Kind]:
-    """Those that differ for such data. A number that is in no table ends the process elsewhere than on the CPU: 0 and 1 only."""
+def possible_kinds(data: Any) -> list[Kind]:
+    """The kinds that differ for such data. Off the CPU only 0 and 1: an index outside a table would end the process."""
     tensors = [x for x in leaves(data) if isinstance(x, Tensor)]
-    whole = any(x.dtype != torch.bool and not x.is_floating_point() for x in tensors)
+    integers = any(x.dtype != torch.bool and not x.is_floating_point() for x in tensors)
     flags = any(x.dtype == torch.bool for x in tensors)
     found: dict[tuple[object, object], Kind] = {}
     for kind in KINDS:
-        if kind.span[1] <= 2 or not whole or all(x.device.type == "cpu" for x in tensors):
-            found.setdefault((whole and kind.span, flags and kind.boolean), kind)
+        if kind.span[1] <= 2 or not integers or all(x.device.type == "cpu" for x in tensors):
+            found.setdefault((integers and kind.span, flags and kind.boolean), kind)
     return list(found.values())
 
 
-def synthetic(data: Any, examples: int, generator: torch.Generator, *, numbers: Numbers = torch.randn, kind: Kind = PLAIN) -> Any:
+def make_up(data: Any, examples: int, generator: torch.Generator, *, numbers: Numbers = torch.randn, kind: Kind = PLAIN) -> Any:
     """Made-up data of the same shapes and types."""
 
-    def made(x: Any) -> Any:
+    def replace(x: Any) -> Any:
         if not isinstance(x, Tensor):
             return x
         shape = (examples, *x.shape[1:])
@@ -102,11 +102,11 @@ def synthetic(data: Any, examples: int, generator: torch.Generator, *, numbers: 
             return numbers(shape, generator=generator).to(x)
         return torch.randint(*kind.span, shape, generator=generator).to(x)
 
-    return tree_map(made, data)
+    return tree_map(replace, data)
 
 
 def _flags(shape: tuple[int, ...], value: bool | None, generator: torch.Generator) -> Tensor:
-    """Booleans; of those that are mixed, each example has both, as a mask that hides everything leaves no number."""
+    """Booleans. If they are mixed, each example has both: a mask that hides everything would leave no number."""
     if value is not None:
         return torch.full(shape, value)
     flags = torch.rand(shape, generator=generator) < 0.5
@@ -115,10 +115,10 @@ def _flags(shape: tuple[int, ...], value: bool | None, generator: torch.Generato
     return flags
 
 
-def described(data: Any) -> str:
-    """Types and shapes, not values.
+def describe_types(data: Any) -> str:
+    """Types and shapes, for a message; no values.
 
-    >>> described((torch.zeros(7, 2), torch.zeros(7, dtype=torch.long)))
+    >>> describe_types((torch.zeros(7, 2), torch.zeros(7, dtype=torch.long)))
     'float32 (examples, 2) and int64 (examples)'
     """
     tensors = [x for x in leaves(data) if isinstance(x, Tensor)]
@@ -127,8 +127,8 @@ def described(data: Any) -> str:
     )
 
 
-def moved(data: Any, device: torch.device) -> Any:
-    """The data where the model is. They may wait on the CPU; on another device nobody would expect them to."""
+def move_to_device(data: Any, device: torch.device) -> Any:
+    """The data on the model's device. Data may be on the CPU or on that device."""
 
     def there(x: Any) -> Any:
         if not isinstance(x, Tensor) or x.device == device:
@@ -141,5 +141,5 @@ def moved(data: Any, device: torch.device) -> Any:
         return x.to(device)
 
     if isinstance(data, tuple):
-        return tuple(moved(part, device) for part in data)
+        return tuple(move_to_device(part, device) for part in data)
     return there(data) if isinstance(data, Tensor) else tree_map(there, data)

@@ -1,6 +1,6 @@
 """Flat parameters: one vector θ whose views are the trainable parameters of a model.
 
-Order and names are those of `named_parameters()`; a shared parameter is there once, a frozen one is not there.
+Order and names are those of `named_parameters()`; a shared parameter occurs once, a frozen one does not occur.
 """
 
 import torch
@@ -23,14 +23,14 @@ class Layout:
         for name, parameter in self.parameters.items():
             if parameter.is_complex():
                 raise UnsupportedLayer(
-                    f"{name} is {parameter.dtype}: gradients of complex parameters are not there. "
+                    f"{name} is {parameter.dtype}, but complex parameters are not supported. "
                     "Keep two real numbers for each, and use torch.view_as_complex on them."
                 )
         first_name, first = next(iter(self.parameters.items()))
         self.dtype, self.device = first.dtype, first.device
         if self.dtype not in (torch.float32, torch.float64):
             raise UnsupportedLayer(
-                f"{first_name} is {self.dtype}: norms that are rounded so much bound nothing. Keep the parameters in float32 "
+                f"{first_name} is {self.dtype}: norms of this precision bound nothing. Keep the parameters in float32 "
                 "(model.float()) and run the forward pass under torch.autocast."
             )
         if self.device.type == "meta":
@@ -57,12 +57,12 @@ class Layout:
         return vector[self.slices[name]].view(self.parameters[name].shape)
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
-        """A flat vector by parameter."""
+        """A flat vector as one view for each parameter."""
         first = vector.storage_offset()
         return {name: vector.as_strided(shape, strides, first + start) for name, (shape, strides, start) in self._places.items()}
 
     def flat(self) -> Tensor:
-        """The parameters' present values as a new flat vector."""
+        """The current values of the parameters as a new flat vector."""
         return torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters.values()])
 
 
@@ -77,19 +77,19 @@ class FlatParameters(Layout):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
-        self._become(self.flat())
+        self._set(self.flat())
 
     def assign(self, vector: Tensor) -> None:
-        """Make θ this vector, itself and not a copy."""
+        """Make the parameters views of this vector; it is not copied."""
         if vector.data_ptr() != self.vector.data_ptr():
-            self._become(vector.detach().to(self.vector).contiguous())
+            self._set(vector.detach().to(self.vector).contiguous())
 
-    def _become(self, vector: Tensor) -> None:
+    def _set(self, vector: Tensor) -> None:
         self.vector = vector
         for parameter, view in zip(self.parameters.values(), self.views(vector).values(), strict=True):
             parameter.data = view
 
     def release(self) -> None:
-        """Give each parameter a storage of its own, with its present value."""
+        """Give each parameter its own storage again, with its current value."""
         for parameter in self.parameters.values():
             parameter.data = parameter.detach().clone()

@@ -1,4 +1,4 @@
-"""Losses: one value for each example."""
+"""Losses of torch with one value for each example."""
 
 import copy
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from privopt.perexample.networks.unsupported import UnsupportedLoss
 Loss = Callable[..., Tensor]  # (output, *targets) → (examples,)
 
 CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss)
-ALIKE = (  # output and targets have one shape; torch would stretch them, and mix examples
+ELEMENTWISE = (  # output and targets have one shape; torch would broadcast them, and mix examples
     nn.BCELoss,
     nn.BCEWithLogitsLoss,
     nn.HuberLoss,
@@ -23,16 +23,16 @@ ALIKE = (  # output and targets have one shape; torch would stretch them, and mi
     nn.SmoothL1Loss,
     nn.SoftMarginLoss,
 )
-EITHER = CLASSES + ALIKE
+CHECKED = CLASSES + ELEMENTWISE
 
 
 def per_example(loss: Loss) -> Loss:
     """The loss without its reduction over the batch.
 
-    A loss module of torch is made again with reduction="none"; what is left of one example (its pixels, its time steps) is
-    averaged, or summed if the module sums. Class weights then scale an example's loss; they are not normalised over the batch,
-    which would mix examples. Steps with the ignored class are left out of an example's average. Any other function must give one
-    value for each example itself.
+    A loss module of torch is copied with reduction="none"; the values of one example (its pixels, its time steps) are averaged,
+    or summed if the module sums. Class weights scale an example's loss; they are not normalised over the batch, which would mix
+    examples. Steps with the ignored class are left out of an example's average. Any other function must give one value for each
+    example itself.
 
     >>> import torch
     >>> per_example(nn.MSELoss())(torch.ones(2, 4), torch.zeros(2, 4))
@@ -42,7 +42,7 @@ def per_example(loss: Loss) -> Loss:
         return loss
     if loss.reduction not in ("mean", "sum", "none"):
         raise UnsupportedLoss(
-            f"{type(loss).__name__}(reduction={loss.reduction!r}) cannot be taken apart: use 'mean', 'sum' or 'none'."
+            f"{type(loss).__name__}(reduction={loss.reduction!r}) has no per-example form: use 'mean', 'sum' or 'none'."
         )
     inner = copy.deepcopy(loss)
     inner.__dict__["reduction"] = "none"
@@ -53,7 +53,7 @@ def per_example(loss: Loss) -> Loss:
         check_targets(loss, output, *targets, labels=isinstance(output, Tensor) and output.device.type != "cpu")
         try:
             found: Tensor = inner(output, *targets)
-        except IndexError:  # a label that is no class; elsewhere than on the CPU that would end the process
+        except IndexError:  # a label that is no class; off the CPU it would end the process
             check_targets(loss, output, *targets)
             raise
         if found.ndim == 0:
@@ -73,14 +73,14 @@ def per_example(loss: Loss) -> Loss:
 
 
 def check_targets(loss: Loss, output: Any, *targets: Any, labels: bool = True) -> None:
-    """Refuse targets that a loss of torch cannot take: shapes, kinds and, if asked, `labels`.
+    """Validate the shapes and types of targets for a loss of torch; with `labels` also the range of labels.
 
-    The message says what may be, never what is.
+    Messages say which values are valid, and never quote one.
     """
     if len(targets) != 1 or not isinstance(output, Tensor) or not isinstance(targets[0], Tensor):
         return
     (target,), kind = targets, type(loss).__name__
-    if isinstance(loss, EITHER) and (not output.ndim or output.shape[0] != target.shape[0]):
+    if isinstance(loss, CHECKED) and (not output.ndim or output.shape[0] != target.shape[0]):
         raise UnsupportedLoss(
             f"the model's output has shape {tuple(output.shape)} for a batch of {target.shape[0]}: the examples must be the "
             "first dimension. Keep the batch first everywhere (batch_first=True), and do not sum or average over it."
@@ -102,7 +102,7 @@ def check_targets(loss: Loss, output: Any, *targets: Any, labels: bool = True) -
             )
         if labels:
             _check_range(loss, output.shape[1], target)
-    if isinstance(loss, ALIKE):
+    if isinstance(loss, ELEMENTWISE):
         if target.shape != output.shape:
             raise UnsupportedLoss(
                 f"{kind} compares numbers one by one, but the output is {_shape(output)} and the targets are {_shape(target)}. "

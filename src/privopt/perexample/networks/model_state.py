@@ -1,4 +1,4 @@
-"""What a model remembers: its buffers and frozen parameters, which a forward pass may change and no noise hides."""
+"""The state of a model: saved and restored, or changed for the length of a block."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class ModelState:
-    """The buffers and frozen parameters of a model as they are now.
+    """A copy of a model's buffers and frozen parameters, which a forward pass may change and no noise hides.
 
     >>> norm = nn.BatchNorm1d(1, affine=False)
     >>> state = ModelState(norm)
@@ -31,7 +31,7 @@ class ModelState:
         ]
 
     def restore(self) -> None:
-        """Put them back."""
+        """Write them back into the model."""
         with torch.no_grad():
             for _, table, key, tensor, was in self._places:
                 table[key] = tensor
@@ -39,7 +39,7 @@ class ModelState:
                     tensor.data = was.clone()
 
     def differs_from(self, other: "ModelState") -> list[str]:
-        """The names of those that differ from another memory's."""
+        """The names of buffers and frozen parameters that differ from another state's."""
         known = {name: was for name, _, _, _, was in other._places}
         return [name for name, _, _, _, was in self._places if name not in known or not _same(was, known[name])]
 
@@ -53,8 +53,8 @@ def _same(first: Tensor | None, second: Tensor | None) -> bool:
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Every module without dropout; then as it was."""
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Put every module into evaluation mode for this block."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         model.eval()
@@ -65,11 +65,11 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def training(model: nn.Module) -> Iterator[None]:
-    """Every module in training mode, but for norms whose statistics the user has fixed with `.eval()`; then as it was.
+def training_mode(model: nn.Module) -> Iterator[None]:
+    """Put every module into training mode for this block, except norms whose statistics the user fixed with `.eval()`.
 
     >>> model = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(2).eval()).eval()
-    >>> with training(model):
+    >>> with training_mode(model):
     ...     [module.training for module in model]
     [True, False]
     """
@@ -87,7 +87,7 @@ def training(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def in_precision(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    """Floating-point parameters and buffers in another precision; then as they were."""
+    """Convert floating-point parameters and buffers to another precision for this block."""
     tensors = [x for x in (*model.parameters(), *model.buffers()) if x.is_floating_point()]
     before = [tensor.data for tensor in tensors]
     try:
@@ -101,7 +101,7 @@ def in_precision(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
 
 @contextmanager
 def random_values(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-    """Trainable parameters moved by a random step about as large as themselves, so that none is 0; then as they were."""
+    """Move parameters by a random step about as large as themselves for this block, so that none is 0."""
     generator, before = torch.Generator().manual_seed(1), [parameter.data for parameter in parameters]
     try:
         for parameter in parameters:

@@ -1,7 +1,7 @@
-"""Exactness: sums and norms are computed in single precision at least, whatever precision the model runs in.
+"""Precision: sums and norms are computed in single precision at least, whatever precision the model runs in.
 
-A norm that is rounded to half precision may come out too small, and then an example is clipped too little. Under `torch.autocast`
-activations and their gradients are halves; here they are turned into single precision before anything is multiplied.
+A norm that is rounded to half precision may be too small, and then an example is clipped too little. Under `torch.autocast`
+activations and their gradients are in half precision; they are converted to single precision before anything is multiplied.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ ALREADY = nullcontext()
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
-    """Without autocast and without a graph, for a while."""
+    """A block without autocast and without gradients."""
     if torch.is_autocast_enabled(device.type):
         return _without_autocast(device)
     return torch.no_grad() if torch.is_grad_enabled() else ALREADY
@@ -27,7 +27,7 @@ def _without_autocast(device: torch.device) -> Iterator[None]:
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
-    """In single precision, if it is in half precision.
+    """The tensor, in single precision if it was in half precision.
 
     >>> at_least_float32(torch.ones(1, dtype=torch.bfloat16)).dtype
     torch.float32

@@ -1,4 +1,4 @@
-"""The recorder: watches one forward pass of a model and leaves nothing behind on it.
+"""The recorder: records one forward pass of a model, and leaves the model as it was.
 
     recorder = Recorder(model)
     with recorder.record() as tape:
@@ -6,7 +6,7 @@
         grads = tape.factors(losses)
 
 Every trainable parameter belongs to a module with a closed form (`layers`), or its module's own code is run again
-(`fallback`); what neither can do is refused here, by name.
+(`fallback`). A module that neither can handle is refused by name.
 """
 
 import inspect
@@ -18,24 +18,30 @@ import torch
 from torch import Tensor, nn
 
 from privopt.perexample.networks.buffers import Buffers
+from privopt.perexample.networks.examples import call_model, compute_losses, count_examples
 from privopt.perexample.networks.fallback import Fallback, forwards
-from privopt.perexample.networks.layers import OBSERVED, REWRITTEN, LayerGrads, Site
+from privopt.perexample.networks.layers import OBSERVED, REWRITTEN, FactorRule, Site
+from privopt.perexample.networks.layout import Layout
+from privopt.perexample.networks.loss_modules import Loss, per_example
 from privopt.perexample.networks.precision import at_least_float32
-from privopt.perexample.networks.tape import Found, Gradients, Tape
-from privopt.perexample.networks.unsupported import batch_dims, products, refuse_mixing, refuse_rounding
+from privopt.perexample.networks.tape import Gradients, MakeFactors, ParameterFactors, Tape
+from privopt.perexample.networks.torch_grads import TorchGrads
+from privopt.perexample.networks.unsupported import UnsupportedLoss, batch_dims, refuse_mixing, refuse_rounding, rounding_settings
 
 HOLDERS = (nn.ParameterList, nn.ParameterDict)
 
 
 @dataclass(frozen=True)
 class _Observed:
+    """A module whose inputs and output are recorded."""
+
     name: str
     module: nn.Module
-    layer: LayerGrads
+    layer: FactorRule
     dim: int
 
     def forward(self, tape: Tape) -> Callable[..., Tensor]:
-        """What the module does, watched."""
+        """A forward function that records the module's inputs and output."""
         module, own = self.module, type(self.module).forward
 
         def forward(*args: Any, **kwargs: Any) -> Tensor:
@@ -44,37 +50,38 @@ class _Observed:
                 return output
             if kwargs:
                 bound = inspect.signature(own).bind(module, *args, **kwargs)
-                bound.apply_defaults()  # `args` would end at the first one that was left out
+                bound.apply_defaults()  # otherwise `args` ends at the first omitted argument
                 args = bound.args[1:]
             if output._is_view():
                 output = output.clone()  # an in-place change of a view would bypass the tap
             kept = [x.detach() for x in args if isinstance(x, Tensor)]
-            tape.tap(self.name, type(module).__name__, [output], kept, self._made(kept))
+            tape.tap(self.name, type(module).__name__, [output], kept, self._factors_from(kept))
             return output
 
         return forward
 
-    def _made(self, kept: list[Tensor]) -> Callable[[Gradients, int], Found]:
-        def made(gradients: Gradients, examples: int) -> Found:
+    def _factors_from(self, kept: list[Tensor]) -> MakeFactors:
+        def make_factors(gradients: Gradients, examples: int) -> ParameterFactors:
             site = Site(self.name, type(self.module).__name__, self.dim, examples)
             assert gradients[0] is not None
             found, own = self.layer(self.module, tuple(map(at_least_float32, kept)), gradients[0], site), self.module._parameters
-            return [(own[name], factor) for name, factor in found]  # type: ignore[misc]  # it is trainable, so it is there
+            return [(own[name], factor) for name, factor in found]  # type: ignore[misc]  # a trainable parameter is not None
 
-        return made
+        return make_factors
 
 
 class Recorder:
-    """What to watch in a model, decided once."""
+    """How each module of a model is recorded, decided once."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self._buffers = Buffers()
         self._observed: list[_Observed] = []
         self._rewritten: list[tuple[str, nn.Module, Callable[..., Any]]] = []
-        self._again: dict[nn.Module, tuple[str, list[str]]] = {}
+        self._rerun: dict[nn.Module, tuple[str, list[str]]] = {}
         self._norms = refuse_mixing(model.named_modules())
-        self._products = products(model, next((parameter.device for parameter in model.parameters()), torch.device("cpu")))
+        device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+        self._rounding = rounding_settings(model, device)
         dims = batch_dims(model)
         covered: set[nn.Module] = set()
         for name, module in model.named_modules():
@@ -86,35 +93,35 @@ class Recorder:
                     covered.update(module.modules())
                     self._rewritten.append((name, module, REWRITTEN[forward]))
                 continue
-            own = _own(module)
+            own = _own_parameters(module)
             if not own:
                 continue
-            if forward in OBSERVED and _plain(module, own):
+            if forward in OBSERVED and _is_unmodified(module, own):
                 self._observed.append(_Observed(name, module, OBSERVED[forward], dims.get(module, 0)))
             else:
-                self._again[module] = (name, own)
+                self._rerun[module] = (name, own)
 
     def record(self) -> "Recording":
-        """Watch what happens in the model inside this block."""
-        refuse_mixing(self._norms)  # a mode may have changed
-        refuse_rounding(self._products)  # so may this
+        """Record what the model computes in this block."""
+        refuse_mixing(self._norms)  # their mode may have changed
+        refuse_rounding(self._rounding)  # the setting may have changed
         tape = Tape(self._buffers)
-        watched = {observed.module: observed.forward(tape) for observed in self._observed}
+        recorded = {observed.module: observed.forward(tape) for observed in self._observed}
         for name, module, rewrite in self._rewritten:
-            watched[module] = rewrite(module, name, tape)
-        return Recording(tape, forwards(watched), Fallback(self._again, tape) if self._again else None)
+            recorded[module] = rewrite(module, name, tape)
+        return Recording(tape, forwards(recorded), Fallback(self._rerun, tape) if self._rerun else None)
 
 
 class Recording:
-    """A block in which a model is watched. (A class: a generator for it would take as long as a small layer.)"""
+    """A block in which a model is recorded. (A class: a generator would take as long as a small layer.)"""
 
-    def __init__(self, tape: Tape, watched: forwards, fallback: Fallback | None) -> None:
-        self._tape, self._watched, self._fallback = tape, watched, fallback
+    def __init__(self, tape: Tape, recorded: forwards, fallback: Fallback | None) -> None:
+        self._tape, self._recorded, self._fallback = tape, recorded, fallback
         self._handles: list[Any] = []
 
     def __enter__(self) -> Tape:
         try:
-            self._watched.__enter__()
+            self._recorded.__enter__()
             if self._fallback is not None:
                 self._handles.extend(self._fallback.hooks())
         except BaseException:
@@ -125,18 +132,18 @@ class Recording:
     def __exit__(self, *_: object) -> None:
         for handle in self._handles:
             handle.remove()
-        self._watched.__exit__()
+        self._recorded.__exit__()
 
 
 def record(model: nn.Module) -> Recording:
-    """Watch one forward pass of a model."""
+    """Record one forward pass of a model."""
     return Recorder(model).record()
 
 
-def _own(module: nn.Module) -> list[str]:
-    """The trainable parameters that a module's own code may use: those in its lists and dicts of parameters, too."""
+def _own_parameters(module: nn.Module) -> list[str]:
+    """The trainable parameters that a module's own code may use, including those in its lists and dicts of parameters."""
     if isinstance(module, HOLDERS):
-        return []  # they have no code: their owner has it
+        return []  # their owner has the code that uses them
     held = [(f"{name}.", part) for name, part in module.named_children() if isinstance(part, HOLDERS)]
     return [
         f"{path}{key}"
@@ -146,10 +153,29 @@ def _own(module: nn.Module) -> list[str]:
     ]
 
 
-def _plain(module: nn.Module, own: list[str]) -> bool:
-    """Whether the module is as torch made it: its weight is a parameter, not computed from others."""
+def _is_unmodified(module: nn.Module, own: list[str]) -> bool:
+    """Whether the module is torch's own: its weight is a parameter, not computed from others."""
     if "forward" in module.__dict__ or not set(own) <= {"weight", "bias"} or "weight" not in module._parameters:
         return False
     if getattr(module, "track_running_stats", False) or getattr(module, "mode", None) == "max":
         return False
     return not hasattr(module, "parametrizations")
+
+
+def gradients(recorder: Recorder, layout: Layout, loss: Loss, inputs: Any, targets: Any, examples: int) -> TorchGrads:
+    """Compute each example's gradient by one forward and one backward pass; `loss` gives one value for each example."""
+    if examples == 0:
+        return TorchGrads(layout, {}, 0)
+    with torch.enable_grad(), recorder.record() as tape:
+        losses = compute_losses(loss, call_model(recorder.model, inputs), targets)
+        if losses.ndim == 1 and losses.shape[0] != examples:
+            raise UnsupportedLoss(
+                f"the loss gave {losses.shape[0]} values for a batch of {examples}: one for each example is needed."
+            )
+        factors = tape.factors(losses)
+    return TorchGrads(layout, {layout.names[parameter]: factor for parameter, factor in factors.items()}, examples)
+
+
+def per_example_gradients(model: nn.Module, loss: Loss, inputs: Any, targets: Any = None) -> TorchGrads:
+    """The gradients of each example of a batch, in factored form. **Not private.**"""
+    return gradients(Recorder(model), Layout(model), per_example(loss), inputs, targets, count_examples((inputs, targets)))

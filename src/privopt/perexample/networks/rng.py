@@ -1,4 +1,4 @@
-"""Draws: where torch's own generators stand, so that dropout can be repeated. They hide nothing."""
+"""Random numbers of a model, such as dropout: repeated, seeded for a replay, or replaced by constants. They hide nothing."""
 
 import random
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class RngState:
-    """The state of the CPU's generator, and of the device's if the model is elsewhere.
+    """The state of torch's generator on the CPU, and of that on the model's device.
 
     >>> state = RngState(torch.device("cpu"))
     >>> first = torch.rand(1)
@@ -31,7 +31,7 @@ class RngState:
 
     @contextmanager
     def replay(self) -> Iterator[None]:
-        """The same numbers once more; then torch goes on where it was."""
+        """Draw the same numbers again in this block; afterwards torch goes on where it was."""
         now = RngState(self._device)
         try:
             self._restore()
@@ -46,36 +46,36 @@ class RngState:
 
 
 def seed_torch(seed: int) -> None:
-    """Let torch's own generators begin anew.
+    """Seed torch's generators.
 
-    `torch.manual_seed` also leaves word for devices that nobody uses, which takes as long as a step of a small model.
+    `torch.manual_seed` also prepares devices that are not in use, which takes as long as a step of a small model.
     """
-    used = torch.cuda.is_initialized() or _others()  # type: ignore[no-untyped-call]
+    used = torch.cuda.is_initialized() or _has_other_devices()  # type: ignore[no-untyped-call]
     (torch if used else torch.default_generator).manual_seed(seed)
 
 
 @cache
-def _others() -> bool:
+def _has_other_devices() -> bool:
     return torch.backends.mps.is_available() or torch.xpu.is_available()
 
 
-OWN = np.random.MT19937(0)  # seeded before each use; a new one takes longer than the rest of a switch
+SPARE = [np.random.MT19937(0)]  # seeded before each use; a new one takes longer than the rest of a switch
 
 
 class Dropout:
-    """Seeds of the global generators of torch, NumPy and Python, from which a model or a dataset may draw."""
+    """Seeds for the global generators of torch, NumPy and Python, one for each round, so that a replay repeats their numbers."""
 
     def __init__(self, seed: int, *, replayed: bool = True) -> None:
         self.seed, self._replayed = seed, replayed
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, *, replayed: bool = True) -> "Dropout":
-        """For a run whose randomness this is. One that is never replayed seeds torch only, which takes less time."""
+        """With a seed from the randomness of a run. A run that is never replayed seeds torch only, which is faster."""
         return cls(int(rng.integers(2**62)), replayed=replayed)
 
     def begin(self, *place: int) -> None:
-        """Seed the numbers of this round (and piece of it). Call it inside `global_generators`."""
-        seed = hash((self.seed, *place)) % 2**63  # of numbers: the same everywhere
+        """Seed the generators for a round (and a piece of it). Call it inside `global_generators`."""
+        seed = hash((self.seed, *place)) % 2**63  # a hash of integers is the same in every process
         if self._replayed:
             seed_all(seed)
         else:
@@ -91,29 +91,31 @@ def seed_all(seed: int) -> None:
 
 @contextmanager
 def global_generators(device: torch.device) -> Iterator[None]:
-    """Put the user's global generators back afterwards.
+    """Restore the user's global generators after this block.
 
-    NumPy's is replaced and not copied, which would take a tenth of a small model's step.
+    NumPy's generator is replaced, because copying it would take a tenth of a small model's step.
     """
     python, numpy = random.getstate(), get_bit_generator()
+    own = SPARE.pop() if SPARE else np.random.MT19937(0)
     try:
-        set_bit_generator(np.random.MT19937(0) if numpy is OWN else OWN)
+        set_bit_generator(own)
         with RngState(device).replay():
             yield
     finally:
         set_bit_generator(numpy)
         random.setstate(python)
+        SPARE.append(own)
 
 
 class GlobalRngState:
-    """Where the generators of torch, numpy and Python stand."""
+    """The state of the global generators of torch, NumPy and Python."""
 
     def __init__(self, device: torch.device) -> None:
         self._torch, self._numpy, self._python = RngState(device), np.random.get_state(), random.getstate()  # noqa: NPY002
 
     @contextmanager
     def replay(self) -> Iterator[None]:
-        """The same numbers; afterwards as well."""
+        """Draw the same numbers in this block, every time."""
         with self._torch.replay():
             try:
                 yield
@@ -123,7 +125,7 @@ class GlobalRngState:
 
 
 class _Constants(TorchFunctionMode):
-    """Dropout does nothing, and random numbers are constants: they tell nothing of other examples."""
+    """A mode in which dropout does nothing and random numbers are constants, which carry nothing from one example to another."""
 
     _DROPOUT = (
         F.dropout,
@@ -138,20 +140,20 @@ class _Constants(TorchFunctionMode):
         torch.bernoulli,
         Tensor.bernoulli,
     )
-    _LIKE = (torch.rand_like, torch.randn_like)
-    _MADE = (torch.rand, torch.randn, torch.normal)
-    _WHOLE = (torch.randint, torch.randint_like, torch.poisson)
+    _SHAPED_LIKE = (torch.rand_like, torch.randn_like)
+    _FLOATS = (torch.rand, torch.randn, torch.normal)
+    _INTEGERS = (torch.randint, torch.randint_like, torch.poisson)
     _IN_PLACE = (Tensor.uniform_, Tensor.normal_, Tensor.exponential_)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in self._DROPOUT:
             return args[0] if args else kwargs["input"]
-        if func in self._LIKE:
+        if func in self._SHAPED_LIKE:
             return torch.full_like(args[0] if args else kwargs["input"], 0.5)
-        if func in self._MADE:
+        if func in self._FLOATS:
             return func(*args, **kwargs).fill_(0.5)
-        if func in self._WHOLE:
+        if func in self._INTEGERS:
             return torch.zeros_like(func(*args, **kwargs))
         if func is F.gumbel_softmax:
             return torch.softmax(args[0] if args else kwargs["logits"], kwargs.get("dim", -1))
@@ -172,6 +174,7 @@ class _Constants(TorchFunctionMode):
 
 @contextmanager
 def without_randomness(model: nn.Module) -> Iterator[None]:
+    """Replace dropout and random draws by constants in this block."""
     recurrent = [(module, module.dropout) for module in model.modules() if isinstance(module, nn.RNNBase)]
     try:
         for module, _ in recurrent:

@@ -1,6 +1,7 @@
-"""A tape: what one forward pass leaves behind, so that one backward pass gives every example's gradient.
+"""A tape: the record of one forward pass from which one backward pass gives every example's gradient.
 
-A tap is a place in the graph. The backward pass goes through activations only and computes no weight gradient.
+A tap is a place in the graph whose gradient is recorded. The backward pass goes through activations only and computes no weight
+gradient.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,20 +17,21 @@ from privopt.perexample.networks.factors.outer import add_factors
 from privopt.perexample.networks.precision import at_least_float32, full_precision
 from privopt.perexample.networks.unsupported import UnsupportedLayer, UnsupportedLoss
 
-Found = Iterable[tuple[nn.Parameter, Factor]]
-Gradients = Sequence[Tensor | None]  # of a tap's edges; None: nothing depends on it
+ParameterFactors = Iterable[tuple[nn.Parameter, Factor]]
+Gradients = Sequence[Tensor | None]  # of a tap's edges; None: no loss depends on it
+MakeFactors = Callable[[Gradients, int], ParameterFactors]  # (gradients of the edges, examples)
 HIDING = "the model calls torch.utils.checkpoint with use_reentrant=True, which hides its layers. Use use_reentrant=False."
 NO_GRADIENT = "the losses depend on no trainable parameter. Is something frozen, detached or computed under torch.no_grad()?"
 
 
 class Tap(NamedTuple):
-    """Where gradients are caught, and what is made of them."""
+    """Edges whose gradients are recorded, and the function that turns them into factors."""
 
     name: str
     kind: str
     edges: tuple[GradientEdge, ...]
-    watched: Sequence[tuple[Tensor, int]]  # kept tensors and their versions
-    made: Callable[[Gradients, int], Found]  # (gradients of the edges, examples)
+    kept: Sequence[tuple[Tensor, int]]  # tensors that must not change, and their versions
+    make_factors: MakeFactors
 
 
 class Tape:
@@ -46,18 +48,18 @@ class Tape:
         kind: str,
         outputs: Sequence[Tensor],
         kept: Sequence[Tensor],
-        made: Callable[[Gradients, int], Found],
+        make_factors: MakeFactors,
     ) -> None:
-        """Catch the gradients of these outputs. `kept` tensors must stay as they are."""
+        """Record the gradients of these outputs. `kept` tensors must not change before the backward pass."""
         edges = tuple(map(get_gradient_edge, outputs))
-        self.taps.append(Tap(name, kind, edges, [(tensor, tensor._version) for tensor in kept], made))
+        self.taps.append(Tap(name, kind, edges, [(tensor, tensor._version) for tensor in kept], make_factors))
 
-    def caught(self, name: str, kind: str, edges: Sequence[GradientEdge], made: Callable[[Gradients, int], Found]) -> None:
-        """Catch the gradients of edges that are known already."""
-        self.taps.append(Tap(name, kind, tuple(edges), (), made))
+    def tap_edges(self, name: str, kind: str, edges: Sequence[GradientEdge], make_factors: MakeFactors) -> None:
+        """Record the gradients of these edges."""
+        self.taps.append(Tap(name, kind, tuple(edges), (), make_factors))
 
     def factors(self, losses: Tensor) -> dict[nn.Parameter, Factor]:
-        """One backward pass of the losses, one value for each example. The tape is used up."""
+        """Run one backward pass of the losses (one value for each example). A tape can be used once."""
         if losses.ndim != 1:
             raise UnsupportedLoss(
                 f"the loss gave a value of shape {tuple(losses.shape)} for a batch: one value for each example is needed. "
@@ -79,20 +81,20 @@ class Tape:
                 stop = start + len(tap.edges)
                 own = [None if gradient is None else at_least_float32(gradient) for gradient in gradients[start:stop]]
                 start = stop
-                for tensor, version in tap.watched:
+                for tensor, version in tap.kept:
                     if tensor._version != version:
                         raise UnsupportedLayer(
                             f"the input of {tap.name or 'the model'} ({tap.kind}) was changed in place after it was used. "
                             "Use the operation that makes a new tensor (x = x + y instead of x += y)."
                         )
                 if any(gradient is not None for gradient in own):
-                    for parameter, factor in tap.made(own, examples):
+                    for parameter, factor in tap.make_factors(own, examples):
                         found.setdefault(parameter, []).append(factor)
-            made = {parameter: add_factors(factors) for parameter, factors in found.items()}
-        for factor in made.values():
+            totals = {parameter: add_factors(factors) for parameter, factors in found.items()}
+        for factor in totals.values():
             if isinstance(factor, Outer):
                 factor.buffers = self._buffers
-        return made
+        return totals
 
 
 def _backward(losses: Tensor, edges: Sequence[GradientEdge]) -> Gradients:

@@ -1,10 +1,9 @@
-"""Per-example gradients of a network: a factor for each parameter, a vector for none.
+"""Per-example gradients of a network, kept as one factor for each parameter.
 
-gᵢ is kept as D ⊙ g⁰ᵢ + s: the factors of g⁰ from one backward pass, a public diagonal D and a public shift s.
+gᵢ = D ⊙ g⁰ᵢ + s: the factors of g⁰ come from one backward pass; the diagonal D and the shift s are public.
 """
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,31 +11,15 @@ import torch
 from torch import Tensor
 
 from privopt.errors import CompositionError
+from privopt.perexample.grads import ClipFactors, LayerFactors, clip_weights, where_finite
 from privopt.perexample.networks.factors import Dense, Factor, Shifted
-from privopt.perexample.networks.factors.factor import added
+from privopt.perexample.networks.factors.factor import add_tensors
 from privopt.perexample.networks.layout import Layout
 from privopt.perexample.networks.precision import full_precision
 
-Rule = Callable[[Any], Any]  # norms → weights, of numpy or of torch
-LayerRule = Callable[[dict[str, Tensor]], dict[str, Tensor]]  # the same, by parameter
-
-
-def clip_weights(bound: float) -> Rule:
-    """min(1, C/‖gᵢ‖), and 0 for what is not finite.
-
-    >>> clip_weights(1.0)(torch.tensor([0.5, 4.0, torch.nan, torch.inf, 0.0]))
-    tensor([1.0000, 0.2500, 0.0000, 0.0000, 1.0000])
-    """
-
-    def rule(norms: Any) -> Tensor:
-        norms = torch.as_tensor(norms)
-        return (bound / norms).clamp_max_(1.0).nan_to_num_(0.0) if bound > 0 else torch.zeros_like(norms)
-
-    return rule
-
 
 class TorchGrads:
-    """One vector for each example, flat over the trainable parameters. Not private: norms and sums are of raw gradients."""
+    """One vector for each example, flat over the trainable parameters. Not private: these are raw gradients."""
 
     def __init__(
         self,
@@ -58,28 +41,28 @@ class TorchGrads:
     def norms(self, order: int = 2) -> Tensor:
         """The l1 or l2 norm of each; infinite or NaN where a vector is not finite."""
         if order not in (1, 2):
-            raise CompositionError(f"norms of order {order}: order 1 and order 2 are there.")
+            raise CompositionError(f"there are norms of order 1 and 2, not of order {order}.")
         if order not in self._norms:
             with full_precision(self._layout.device):
-                self._keep(list(self._powers(order).values()), order)
+                self._cache_norms(list(self._powers(order).values()), order)
         return self._norms[order]
 
     def layer_norms(self, order: int = 2) -> dict[str, Tensor]:
-        """The norm of each example's gradient of each parameter, for clips that bound each on its own."""
+        """The norm of each example's gradient by parameter, for clips with a bound for each layer."""
         with full_precision(self._layout.device):
             found = self._powers(order)
-            self._keep(list(found.values()), order)
+            self._cache_norms(list(found.values()), order)
             powers = {name: found.get(name, self._zeros()) for name in self._layout.slices}
             return {name: power.sqrt() if order == 2 else power for name, power in powers.items()}
 
     def weighted_sum(self, weights: Any, out: Tensor | None = None) -> Tensor:
         """Σ wᵢ gᵢ, flat. An example of weight 0 is absent, even if its vector is not finite.
 
-        `weights` may be one vector, or one for each parameter by name. The sum is added to `out` if that is given: noise may be
-        there already.
+        `weights` is one vector, or one for each parameter by name. The sum is added to `out` if that is given, which may hold
+        noise already.
         """
         if isinstance(weights, dict):
-            by_name = {name: self._weights(given) for name, given in weights.items()}
+            by_name = {name: self._weights(own) for name, own in weights.items()}
         else:
             by_name = dict.fromkeys(self._layout.slices, self._weights(weights))
         with full_precision(self._layout.device):
@@ -98,25 +81,26 @@ class TorchGrads:
                     total[where] += by_name[name].sum() * self._shift[where]
             return total
 
-    def fold(self, rule: Rule, order: int = 2, out: Tensor | None = None) -> Tensor:
-        """Σ wᵢ gᵢ with weights that are a rule of the norms: what a clip is."""
-        norms = self.norms(order)
-        with np.errstate(all="ignore"):  # a warning would tell something about the data
-            weights = rule(norms.numpy() if norms.is_cpu else norms)  # numpy is quicker with few numbers
+    def clipped_sum(self, clip: ClipFactors, weight: float = 1.0, out: Tensor | None = None) -> Tensor:
+        """weight × Σ of the clipped vectors; each parameter is a layer."""
+        if isinstance(clip, LayerFactors):
+            factors = clip.layer_factors(self.layer_norms(clip.order), weight)
+            norms = self.norms(clip.order)  # a vector that is not finite in one layer is absent from all
+            return self.weighted_sum({name: where_finite(norms, own) for name, own in factors.items()}, out)
+        norms = self.norms(clip.order)
+        weights = clip_weights(clip, norms.numpy() if norms.is_cpu else norms, weight)  # numpy is quicker with few numbers
         return self.weighted_sum(weights, out)
 
-    def fold_layers(self, rule: LayerRule, order: int = 2, out: Tensor | None = None) -> Tensor:
-        """The same, with norms and weights by parameter."""
-        return self.weighted_sum(rule(self.layer_norms(order)), out)
-
     def minus(self, other: "TorchGrads", weight: float = 1.0) -> "TorchGrads":
-        """gᵢ − weight · g′ᵢ for the same examples at another point; exact also when the points are close."""
+        """gᵢ − weight · g′ᵢ for the same examples at another point; accurate also if the points are close."""
         if self.examples != other.examples:
-            raise CompositionError(f"a difference needs the same examples: {self.examples} and {other.examples} are given.")
-        shift = _combined(self._shift, other._shift, -weight)
+            raise CompositionError(
+                f"a difference needs the same examples at both points, not {self.examples} and {other.examples}."
+            )
+        shift = _add_scaled(self._shift, other._shift, -weight)
         mine, its = self, other
         if not _same(self._diagonal, other._diagonal):
-            mine, its = self._formed(), other._formed()
+            mine, its = self._form_scaled(), other._form_scaled()
         factors: dict[str, Factor] = {}
         with full_precision(self._layout.device):
             for name in mine._factors | its._factors:
@@ -137,7 +121,7 @@ class TorchGrads:
 
     def shifted(self, vector: Tensor, weight: float = 1.0) -> "TorchGrads":
         """gᵢ + weight · vector, for a public vector."""
-        shift = _combined(self._shift, self._vector(vector), weight)
+        shift = _add_scaled(self._shift, self._vector(vector), weight)
         return TorchGrads(self._layout, self._factors, self.examples, diagonal=self._diagonal, shift=shift)
 
     def take(self, index: Tensor) -> "TorchGrads":
@@ -155,9 +139,9 @@ class TorchGrads:
                 rows *= self._diagonal
             return rows if self._shift is None else rows + self._shift
 
-    def _keep(self, powers: list[Tensor], order: int) -> None:
-        """The norms, of the powers of all parameters."""
-        total = added(powers) if powers else self._zeros()
+    def _cache_norms(self, powers: list[Tensor], order: int) -> None:
+        """Cache the norms, from the powers of all parameters."""
+        total = add_tensors(powers) if powers else self._zeros()
         self._norms[order] = total.sqrt() if order == 2 else total
 
     def _zeros(self) -> Tensor:
@@ -181,14 +165,14 @@ class TorchGrads:
         return None if vector is None else self._layout.view(name, vector)
 
     def _powers(self, order: int) -> dict[str, Tensor]:
-        """‖gᵢ‖² or ‖gᵢ‖₁ of each parameter that has a gradient."""
+        """‖gᵢ‖² or ‖gᵢ‖₁ by parameter, for parameters that have a gradient."""
         if self._diagonal is None and self._shift is None:
             return {name: part.squared_norms() if order == 2 else part.absolute_norms() for name, part in self._factors.items()}
         names = self._factors if self._shift is None else self._layout.slices
         return {name: self._changed_powers(name, order) for name in names}
 
     def _changed_powers(self, name: str, order: int) -> Tensor:
-        """The same of one parameter, under the diagonal and with the shift."""
+        """‖gᵢ‖² or ‖gᵢ‖₁ of one parameter, with the diagonal and the shift."""
         if self._shift is None:
             factor, diagonal = self._factors[name], self._part(name, self._diagonal)
             return factor.squared_norms(diagonal) if order == 2 else factor.absolute_norms(diagonal)
@@ -198,7 +182,7 @@ class TorchGrads:
         return self._zeros() + (shift.square() if order == 2 else shift.abs()).sum()
 
     def _add(self, weights: dict[str, Tensor], total: Tensor) -> None:
-        """total += Σ wᵢ g⁰ᵢ, without what has weight 0 if it could be NaN."""
+        """total += Σ wᵢ g⁰ᵢ; examples of weight 0 are left out if any could be NaN."""
         parts = self._layout.views(total)
         if not self._is_finite():
             for name, factor in self._factors.items():
@@ -212,8 +196,8 @@ class TorchGrads:
         norms = next(iter(self._norms.values())) if self._norms else self.norms()
         return math.isfinite(norms.numpy().max(initial=0.0) if norms.is_cpu else float(norms.sum()))
 
-    def _formed(self) -> "TorchGrads":
-        """The same vectors without a diagonal."""
+    def _form_scaled(self) -> "TorchGrads":
+        """The same vectors, formed, without a diagonal or a shift."""
         rows = TorchGrads(self._layout, self._factors, self.examples, diagonal=self._diagonal).dense()
         factors: dict[str, Factor] = {
             name: Dense(rows[:, where].reshape(self.examples, *self._layout.parameters[name].shape))
@@ -228,7 +212,7 @@ def _same(one: Tensor | None, other: Tensor | None) -> bool:
     return one is other or torch.equal(one, other)
 
 
-def _combined(one: Tensor | None, other: Tensor | None, weight: float) -> Tensor | None:
+def _add_scaled(one: Tensor | None, other: Tensor | None, weight: float) -> Tensor | None:
     """one + weight · other, where None is zero."""
     if other is None:
         return one

@@ -1,4 +1,4 @@
-"""The oracle: per-example gradients of a network on its data."""
+"""The oracle of a network: per-example gradients on its data."""
 
 from collections.abc import Callable
 from types import TracebackType
@@ -11,13 +11,20 @@ from torch.utils.data import Dataset, default_collate
 
 from privopt.errors import InputError, PrivoptError
 from privopt.perexample.networks.chunked import ChunkedGrads
-from privopt.perexample.networks.examples import call, copied, leaves, moved, rows_of, score, size_of
-from privopt.perexample.networks.functions import gradients
+from privopt.perexample.networks.examples import (
+    call_model,
+    compute_losses,
+    copy_tensors,
+    count_examples,
+    leaves,
+    move_to_device,
+    rows_of,
+)
 from privopt.perexample.networks.isolation.model_check import check_model
 from privopt.perexample.networks.layout import FlatParameters, Layout
 from privopt.perexample.networks.loss_modules import Loss, check_targets, per_example
 from privopt.perexample.networks.precision import at_least_float32
-from privopt.perexample.networks.recorder import Recorder
+from privopt.perexample.networks.recorder import Recorder, gradients
 from privopt.perexample.networks.torch_grads import TorchGrads
 from privopt.perexample.networks.unsupported import UnsupportedLoss
 
@@ -26,11 +33,11 @@ class TorchOracle:
     """A network on its data: (θ, rows) → per-example gradients.
 
     `inputs` and `targets` are tensors, tuples of tensors (several arguments) or a dict (named arguments), with one row for each
-    example. The loss gives one value for each example; a loss module of torch is made to. The parameters of the model become
-    views of one vector, `flat.vector`, which is θ. With `chunk` a batch goes through the model so many examples at a time.
+    example. The loss gives one value for each example; a loss module of torch is converted. The parameters of the model become
+    views of one vector, `flat.vector`, which is θ. `chunk` is the number of examples that go through the model at a time.
 
-    Unless `check` is False, gradients of made-up examples are compared with plain autograd on each alone, so a model that mixes
-    examples, or uses a parameter where it cannot be seen, is refused here and not found out later.
+    Unless `check` is False, gradients of made-up examples are compared with plain autograd on each example alone. So a model that
+    mixes examples, or uses a parameter outside the module that owns it, is refused before any data are used.
 
     >>> _ = torch.manual_seed(0)
     >>> oracle = TorchOracle(nn.Linear(3, 2), nn.CrossEntropyLoss(), torch.randn(5, 3), torch.tensor([0, 1, 0, 1, 1]))
@@ -49,7 +56,7 @@ class TorchOracle:
         chunk: int | None = None,
         check: bool = True,
     ) -> None:
-        self._size = size_of((inputs, targets))
+        self._size = count_examples((inputs, targets))
         self._fetch: Callable[[Tensor | slice], tuple[Any, Any]] = lambda rows: rows_of((inputs, targets), rows)
         self._start(model, loss, chunk, check, targets)
         self._moves = any(x.device != self.layout.device for x in leaves((inputs, targets)) if isinstance(x, Tensor))
@@ -65,14 +72,14 @@ class TorchOracle:
         chunk: int | None = None,
         check: bool = True,
     ) -> "TorchOracle":
-        """On a map-style dataset of (inputs, targets), read when a row is drawn."""
+        """An oracle on a map-style dataset of (inputs, targets), whose rows are read when they are drawn."""
         oracle = cls.__new__(cls)
         oracle._size = len(dataset)  # type: ignore[arg-type]  # map-style datasets have a length
 
         def fetch(rows: Tensor | slice) -> tuple[Any, Any]:
             places = range(oracle._size)[rows] if isinstance(rows, slice) else rows.tolist()
             inputs, targets = collate([dataset[place] for place in (places or [0])])
-            size_of((inputs, targets))
+            count_examples((inputs, targets))
             return (inputs, targets) if len(places) else rows_of((inputs, targets), slice(0))
 
         oracle._fetch = fetch
@@ -88,7 +95,7 @@ class TorchOracle:
         self.layout: Layout = Layout(model)
         if isinstance(loss, nn.Module) and any(p.requires_grad and p not in self.layout.names for p in loss.parameters()):
             raise InputError(
-                f"the loss ({type(loss).__name__}) has trainable parameters, which would stay as they are. Make them part of the "
+                f"the loss ({type(loss).__name__}) has trainable parameters, which would not be trained. Make them part of the "
                 "model, or freeze them: loss.requires_grad_(False)."
             )
         if check and self._size:
@@ -119,15 +126,15 @@ class TorchOracle:
         return self.layout
 
     def __call__(self, parameters: Tensor | None, rows: Any) -> TorchGrads | ChunkedGrads:
-        """The gradients of these rows (None: all) at these parameters (None: as they are)."""
+        """The gradients of these rows (None: all) at these parameters (None: the current ones)."""
         index, count = self._index(rows)
         at = parameters if parameters is None or isinstance(parameters, Tensor) else torch.as_tensor(parameters)
         if self.chunk is None or count <= self.chunk:
             return self._gradients(at, index, count)
-        held = self.layout.flat() if at is None else at.detach().clone()  # chunks may be computed again, later
+        point = self.layout.flat() if at is None else at.detach().clone()  # chunks may be computed again later
 
         def compute(start: int, stop: int) -> TorchGrads:
-            where = held if isinstance(self.layout, FlatParameters) else None
+            where = point if isinstance(self.layout, FlatParameters) else None
             return self._gradients(where, _part(index, start, stop), stop - start)
 
         return ChunkedGrads(compute, count, self.chunk, self.layout)
@@ -140,14 +147,14 @@ class TorchOracle:
         with torch.no_grad(), silent():
             for start in range(0, count, step):
                 inputs, targets = self._read(_part(index, start, min(start + step, count)))
-                parts.append(at_least_float32(score(self.loss, call(self.model, inputs), targets)))
+                parts.append(at_least_float32(compute_losses(self.loss, call_model(self.model, inputs), targets)))
         found = torch.cat(parts) if parts else self.flat.vector[:0]
         if found.shape != (count,):
             raise UnsupportedLoss(f"the losses of {count} examples have the shape {tuple(found.shape)}: one for each is needed.")
         return found
 
     def _index(self, rows: Any) -> tuple[Tensor | slice, int]:
-        """Where these rows are, and how many they are."""
+        """The indices of these rows, and their number."""
         if rows is None:
             return slice(0, self._size), self._size
         index = torch.as_tensor(np.asarray(rows), dtype=torch.long)
@@ -156,8 +163,9 @@ class TorchOracle:
     def _read(self, rows: Tensor | slice) -> tuple[Any, Any]:
         fetched = self._fetch(rows)
         if self._moves:
-            fetched = moved(fetched, self.layout.device)
-        return copied(fetched) if self._copies and isinstance(rows, slice) else fetched  # a slice is the user's own
+            fetched = move_to_device(fetched, self.layout.device)
+        is_view = isinstance(rows, slice)  # of the user's data
+        return copy_tensors(fetched) if self._copies and is_view else fetched
 
     def _gradients(self, parameters: Tensor | None, rows: Tensor | slice, count: int) -> TorchGrads:
         if parameters is not None:
@@ -167,12 +175,12 @@ class TorchOracle:
 
 
 def _part(index: Tensor | slice, start: int, stop: int) -> Tensor | slice:
-    """Some of the rows; a slice is that of all of them."""
+    """Rows start … stop of an index."""
     return slice(start, stop) if isinstance(index, slice) else index[start:stop]
 
 
-class silent:  # noqa: N801  # it reads as a phrase; a generator for it would take longer than some layers
-    """Errors of other people's code on private examples, without what they say: that may hold a private value."""
+class silent:  # noqa: N801  # it reads as a phrase; a generator would take longer than some layers
+    """Replace errors of the user's code on private examples: their messages may hold a private value."""
 
     def __enter__(self) -> None:
         pass
@@ -181,9 +189,9 @@ class silent:  # noqa: N801  # it reads as a phrase; a generator for it would ta
         if not isinstance(error, Exception) or isinstance(error, PrivoptError):
             return
         if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
-            raise InputError("the memory does not hold one chunk of examples: use a smaller physical_batch_size.") from None
+            raise InputError("there is not enough memory for one chunk of examples: use a smaller physical_batch_size.") from None
         raise InputError(
-            f"reading a batch, the model or the loss failed ({type(error).__name__}), though made-up examples worked: some "
-            "example is not like them, perhaps a token that is not in an embedding's table. What the error says is not shown: it "
-            "may hold a private value."
+            f"reading a batch, the model or the loss failed ({type(error).__name__}), although made-up examples worked: some "
+            "example differs from them, perhaps by a token that is not in an embedding's table. Its message is not shown: "
+            "it may hold a private value."
         ) from None

@@ -1,4 +1,4 @@
-"""Support: what is refused, by name and with what would do instead."""
+"""Models that are not supported: each error names the module, the reason and an alternative."""
 
 import copy
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ from privopt.errors import PrivoptError
 
 
 class UnsupportedLayer(PrivoptError):
-    """A module whose per-example gradient does not exist, or cannot be had as the module is used."""
+    """A module that has no per-example gradient, or none in the way it is used."""
 
 
 class UnsupportedLoss(PrivoptError):
@@ -22,7 +22,7 @@ class UnsupportedLoss(PrivoptError):
 
 
 def refuse_mixing(modules: Iterable[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
-    """Refuse modules that make one example's output depend on the others, or that remember batches. Gives those to ask again."""
+    """Refuse modules that mix examples or keep statistics of batches. Returns norms, whose mode may change later."""
     norms: list[tuple[str, nn.Module]] = []
     for name, module in modules:
         if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
@@ -31,10 +31,12 @@ def refuse_mixing(modules: Iterable[tuple[str, nn.Module]]) -> list[tuple[str, n
             )
         if isinstance(module, torch.jit.ScriptModule):
             where = name or "the model"
-            raise UnsupportedLayer(f"{where} is TorchScript, whose layers cannot be seen. Give the model that it was made of.")
+            raise UnsupportedLayer(
+                f"{where} is TorchScript, whose layers are not visible. Give the model that it was compiled from."
+            )
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
             raise UnsupportedLayer(
-                f"{name or 'the model'} ({type(module).__name__}) has max_norm, which changes the rows of its table that some "
+                f"{name or 'the model'} ({type(module).__name__}) has max_norm, which changes the table's rows that some "
                 "example uses, and no noise hides that. Use max_norm=None."
             )
         if not isinstance(module, _NormBase):
@@ -57,8 +59,8 @@ def refuse_mixing(modules: Iterable[tuple[str, nn.Module]]) -> list[tuple[str, n
     return norms
 
 
-def products(model: nn.Module, device: torch.device) -> dict[str, Any]:
-    """Where torch keeps how it rounds the products that this model needs."""
+def rounding_settings(model: nn.Module, device: torch.device) -> dict[str, Any]:
+    """The settings of torch, by name, that say how products of this model are rounded."""
     if device.type != "cuda":
         return {"torch.backends.mkldnn.matmul": getattr(torch.backends.mkldnn, "matmul", None)}
     found: dict[str, Any] = {"torch.backends.cuda.matmul": torch.backends.cuda.matmul}
@@ -67,9 +69,9 @@ def products(model: nn.Module, device: torch.device) -> dict[str, Any]:
     return found
 
 
-def refuse_rounding(kept: Mapping[str, Any]) -> None:
-    """Refuse products of float32 that torch was told to round: a norm and a sum that are rounded differently bound nothing."""
-    for name, where in kept.items():
+def refuse_rounding(settings: Mapping[str, Any]) -> None:
+    """Refuse settings that round float32 products: a norm and a sum that are rounded differently bound nothing."""
+    for name, where in settings.items():
         if (precision := getattr(where, "fp32_precision", "none")) not in ("none", "ieee"):
             raise UnsupportedLayer(
                 f"products of float32 are rounded to {precision}, so a clip would not keep its bound. "
@@ -78,7 +80,7 @@ def refuse_rounding(kept: Mapping[str, Any]) -> None:
 
 
 def batch_dims(model: nn.Module) -> dict[nn.Module, int]:
-    """Modules of torch's transformers whose tensors are (time, examples, width): 1."""
+    """The dimension of the examples, for modules of torch's transformers where it is not the first."""
     dims: dict[nn.Module, int] = {}
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer) and not module.self_attn.batch_first:
@@ -92,31 +94,31 @@ def batch_dims(model: nn.Module) -> dict[nn.Module, int]:
 
 
 def replace_batchnorm(model: nn.Module, groups: int = 32) -> nn.Module:
-    """A copy of the model with GroupNorm where it had BatchNorm (at most `groups` groups), and with fixed instance norms.
+    """A copy of the model with GroupNorm (at most `groups` groups) for BatchNorm, and instance norms without running statistics.
 
     >>> replace_batchnorm(nn.Sequential(nn.Conv2d(1, 12, 3), nn.BatchNorm2d(12)), groups=8)[1].num_groups
     6
     """
     model = copy.deepcopy(model)
     if isinstance(model, _NormBase):
-        return _without_mixing(model, groups)
+        return _replace_norm(model, groups)
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, _NormBase):
-                setattr(module, name, _without_mixing(child, groups))
+                setattr(module, name, _replace_norm(child, groups))
     return model
 
 
-def _without_mixing(norm: _NormBase, groups: int) -> nn.Module:
+def _replace_norm(norm: _NormBase, groups: int) -> nn.Module:
     if not isinstance(norm, _BatchNorm):
         norm.track_running_stats = False
         norm.running_mean = norm.running_var = norm.num_batches_tracked = None
         return norm
     count = next(n for n in range(min(groups, norm.num_features), 0, -1) if norm.num_features % n == 0)
-    made = nn.GroupNorm(count, norm.num_features, eps=norm.eps, affine=norm.affine)
+    replacement = nn.GroupNorm(count, norm.num_features, eps=norm.eps, affine=norm.affine)
     if norm.affine:
-        made.load_state_dict({"weight": norm.weight.detach(), "bias": norm.bias.detach()})
-        made.weight.requires_grad_(norm.weight.requires_grad)
-        made.bias.requires_grad_(norm.bias.requires_grad)
-        made.to(norm.weight.device, norm.weight.dtype)
-    return made.train(norm.training)
+        replacement.load_state_dict({"weight": norm.weight.detach(), "bias": norm.bias.detach()})
+        replacement.weight.requires_grad_(norm.weight.requires_grad)
+        replacement.bias.requires_grad_(norm.bias.requires_grad)
+        replacement.to(norm.weight.device, norm.weight.dtype)
+    return replacement.train(norm.training)

@@ -1,4 +1,4 @@
-"""What the gradients of one parameter are made of (`factor` says which kinds there are)."""
+"""The gradients of one parameter in factored form (`factor` lists the kinds)."""
 
 from privopt.perexample.networks.factors.dense import Dense
 from privopt.perexample.networks.factors.factor import Factor

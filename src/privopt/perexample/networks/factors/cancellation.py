@@ -1,9 +1,9 @@
-"""Gradients whose terms all but cancel.
+"""Cancellation: gradients that are much shorter than their terms.
 
-Terms P and −P leave a small gradient, and its norm is that of the formed vector. Added to a sum one by one they would round away
-what is there already: noise, or the gradients of others. So a gradient below `VANISHED` of the length that its terms could have
-is kept as it was formed for the norm, and the sum takes it from there. What is not kept puts at most C / `VANISHED` into the sum
-on its way, which float32 holds to 1e-5 C.
+If terms P and −P almost cancel, the norm is that of the formed gradient. Added to a sum one by one, the terms would round away
+what the sum holds already: noise, or the gradients of others. So a gradient whose norm is below `VANISHED` times the norm that
+its terms could have is kept as it was formed for the norm, and is added in that form. Terms of the others are at most
+C / `VANISHED` long, which float32 holds to 1e-5 C.
 """
 
 from dataclasses import dataclass
@@ -19,22 +19,22 @@ VANISHED = 1e-2
 
 @dataclass(frozen=True)
 class Cancelled:
-    """Some examples, and their gradients, flat."""
+    """The examples whose gradients were formed, and these gradients, flat."""
 
     index: Tensor
     rows: Tensor
 
     def add(self, weights: Tensor, out: Tensor) -> Tensor:
-        """out += their weighted sum. The weights that are left for the others."""
+        """out += their weighted sum. Returns the weights with 0 for these examples."""
         out.view(-1).addmv_(self.rows.T, weights[self.index])
         return weights.index_fill(0, self.index, 0.0)
 
-    def put(self, dots: Tensor, vector: Tensor) -> Tensor:
-        """The dots with theirs."""
+    def replace_dots(self, dots: Tensor, vector: Tensor) -> Tensor:
+        """The dot products, with those of these examples replaced."""
         return dots.index_copy(0, self.index, self.rows @ vector.reshape(-1))
 
     def take(self, index: Tensor, examples: int) -> "Cancelled":
-        """Those among these examples."""
+        """The formed gradients of these examples."""
         place = torch.full((examples,), -1, device=index.device)
         place[self.index] = torch.arange(len(self.index), device=index.device)
         rows = place[index]
@@ -42,48 +42,48 @@ class Cancelled:
         return Cancelled(found, self.rows[rows[found]])
 
 
-class Summed(Protocol):
+class SumOfTerms(Protocol):
     """Gradients that are sums of terms."""
 
     cancelled: Cancelled | None
 
     @property
-    def numbers(self) -> int:
-        """How many there are in a gradient."""
+    def elements(self) -> int:
+        """The number of elements of one gradient."""
         ...
 
     def dense(self) -> Tensor:
         """(examples, *shape): the gradients themselves."""
         ...
 
-    def take(self, index: Tensor) -> "Summed":
+    def take(self, index: Tensor) -> "SumOfTerms":
         """The gradients of these examples."""
         ...
 
-    def sizes(self, order: int, diagonal: Tensor | None) -> Tensor:
-        """Σ ‖term ⊙ diagonal‖ for each example: what the norm could be without cancellation."""
+    def term_norms(self, order: int, diagonal: Tensor | None) -> Tensor:
+        """Σ ‖term ⊙ diagonal‖ for each example: the largest norm that the terms could have."""
         ...
 
 
-def settled(factor: Summed, powers: Tensor, doubtful: Tensor, order: int, diagonal: Tensor | None) -> Tensor:
-    """‖gᵢ‖² or ‖gᵢ‖₁, formed again where that is in doubt. What all but cancels is kept."""
+def recompute_doubtful(factor: SumOfTerms, powers: Tensor, doubtful: Tensor, order: int, diagonal: Tensor | None) -> Tensor:
+    """‖gᵢ‖² or ‖gᵢ‖₁, from formed gradients where `doubtful`. Gradients that almost cancel are kept in `factor.cancelled`."""
     if not bool(doubtful.any()):
         return powers
     index = doubtful.nonzero().squeeze(1)
-    again, places, rows = [], [], []
-    if factor.cancelled is not None:  # by another norm
+    recomputed, places, rows = [], [], []
+    if factor.cancelled is not None:  # from the norm of another order
         places.append(factor.cancelled.index)
         rows.append(factor.cancelled.rows)
-    for part in torch.split(index, max(1, BLOCK // max(1, factor.numbers))):
+    for part in torch.split(index, max(1, BLOCK // max(1, factor.elements))):
         few = factor.take(part)
         formed = few.dense()
         scaled = formed if diagonal is None else formed * diagonal
-        again.append(squares(scaled) if order == 2 else absolutes(scaled))
-        vanished = again[-1] < (VANISHED * few.sizes(order, diagonal)).pow(order)
+        recomputed.append(squares(scaled) if order == 2 else absolutes(scaled))
+        vanished = recomputed[-1] < (VANISHED * few.term_norms(order, diagonal)).pow(order)
         if factor.cancelled is not None:
             vanished &= ~torch.isin(part, factor.cancelled.index)
         places.append(part[vanished])
         rows.append(formed.flatten(1)[vanished])
     found = Cancelled(torch.cat(places), torch.cat(rows))
     factor.cancelled = found if len(found.index) else None
-    return powers.index_copy(0, index, torch.cat(again))
+    return powers.index_copy(0, index, torch.cat(recomputed))

@@ -1,4 +1,4 @@
-"""Gradients that exist: one row for each example."""
+"""Gradients as tensors: one row for each example."""
 
 from torch import Tensor
 
@@ -6,12 +6,12 @@ from privopt.perexample.networks.factors.factor import Factor, absolutes, square
 
 
 class Dense:
-    """gᵢ = values[i]. Its squared norms and its last difference are kept: those of a weight are made of them."""
+    """gᵢ = values[i]. Its squared norms and its last difference are cached: the weight of the same layer uses them."""
 
     def __init__(self, values: Tensor) -> None:
-        self.values = values if values.ndim > 1 else values.unsqueeze(1)  # of a parameter that is one number
+        self.values = values if values.ndim > 1 else values.unsqueeze(1)  # a parameter may be one number
         self.squares: Tensor | None = None
-        self._less: tuple[Factor, float, Dense] | None = None
+        self._difference: tuple[Factor, float, Dense] | None = None
 
     @property
     def examples(self) -> int:
@@ -43,9 +43,9 @@ class Dense:
         return Dense(self.values[index])
 
     def minus(self, other: Factor, weight: float) -> "Dense":
-        if self._less is None or self._less[0] is not other or self._less[1] != weight:
-            self._less = other, weight, Dense(self.values.sub(other.dense(), alpha=weight))
-        return self._less[2]
+        if self._difference is None or self._difference[0] is not other or self._difference[1] != weight:
+            self._difference = other, weight, Dense(self.values.sub(other.dense(), alpha=weight))
+        return self._difference[2]
 
     def plus(self, other: Factor) -> "Dense":
         return Dense(self.values + other.dense())

@@ -1,4 +1,4 @@
-"""Factors: the gradients of one parameter, one for each example, kept as what they are made of.
+"""Factors: the gradients of one parameter, one for each example, kept as the factors of a product.
 
 | factor | the gradient of example i | made by |
 |---|---|---|
@@ -8,9 +8,9 @@
 | `Dense` | itself | biases, norm layers, everything else |
 | `Sum` | a sum of different kinds | a weight shared by, say, an embedding and a linear layer |
 
-A norm that is computed without forming the vector must not come out too small when terms cancel: then an example would be
-clipped too little. Where that could happen the vectors of those examples are formed (`CANCELLED`), and where they all but vanish
-the weighted sum adds the formed vectors, too (`cancellation`).
+A norm that is computed without forming the gradient must not be too small when terms cancel: the example would be clipped too
+little. Where that could happen, the gradients of those examples are formed (`CANCELLED`), and where they almost vanish, the
+weighted sum adds the formed gradients, too (`cancellation`).
 """
 
 from collections.abc import Sequence
@@ -21,19 +21,22 @@ from torch import Tensor
 
 from privopt.perexample.networks.factors.kernels import usable, weighted_squares
 
-CANCELLED = 3e-3  # of what the squared norm could be without cancellation; below it rounding shows
-LONG = 1 << 16  # numbers that are squared and added in one go
-BLOCK = 1 << 20  # numbers of formed gradients at a time
-HUGE = {torch.float32: 1e30, torch.float64: 1e300}  # squared lengths: beside one, the other may have underflowed and still count
+CANCELLED = 3e-3  # share of the largest possible squared norm, below which rounding shows
+LONG = 1 << 16  # elements whose squares are added in one sum
+BLOCK = 1 << 20  # elements of formed gradients at a time
+HUGE = {
+    torch.float32: 1e30,
+    torch.float64: 1e300,
+}  # squared norms beside which the other factor's may have underflowed and still count
 OVERFLOW = {dtype: torch.finfo(dtype).max / huge for dtype, huge in HUGE.items()}
 
 
 class Factor(Protocol):
-    """The gradients of one parameter."""
+    """The gradients of one parameter, one for each example."""
 
     @property
     def examples(self) -> int:
-        """How many examples there are."""
+        """The number of examples."""
         ...
 
     def squared_norms(self, diagonal: Tensor | None = None) -> Tensor:
@@ -65,22 +68,21 @@ class Factor(Protocol):
         ...
 
     def plus(self, other: "Factor") -> "Factor":
-        """gᵢ + g′ᵢ: the parameter was used twice."""
+        """gᵢ + g′ᵢ, for a parameter that is used twice."""
         ...
 
 
 def squares(rows: Tensor) -> Tensor:
-    """‖rowᵢ‖² over all dimensions but the first. (A norm needs no room for the squares.)"""
+    """‖rowᵢ‖² over all dimensions but the first. (A norm needs no memory for the squares.)"""
     flat = rows if rows.ndim == 2 else rows.flatten(1)
     if flat.shape[1] <= LONG:
         return torch.linalg.vector_norm(flat, dim=1).square_()
-    return added(
-        [torch.linalg.vector_norm(part, dim=1).square_() for part in torch.split(flat, LONG, 1)]
-    )  # rounding grows with length
+    parts = torch.split(flat, LONG, 1)  # rounding grows with length
+    return add_tensors([torch.linalg.vector_norm(part, dim=1).square_() for part in parts])
 
 
-def product(one: Tensor, other: Tensor) -> Tensor:
-    """‖δᵢ‖² ‖aᵢ‖², of squares. No number where one is huge: the other could be 0 only because its numbers' squares are."""
+def multiply_squares(one: Tensor, other: Tensor) -> Tensor:
+    """‖δᵢ‖² ‖aᵢ‖², from the squares. NaN or infinite where one is huge: the other may be 0 only because it underflowed."""
     huge = (one + other).mul_(OVERFLOW[one.dtype])
     return (one * other).add_(huge, alpha=0.0)  # 0 · ∞; comparing takes twice as long
 
@@ -88,26 +90,26 @@ def product(one: Tensor, other: Tensor) -> Tensor:
 def scaled_product(gradients: Tensor, diagonal: Tensor, inputs: Tensor) -> Tensor:
     """‖(δᵢ ⊗ aᵢ) ⊙ D‖² = (δ²)ᵀ D² (a²), where each column of D is divided by its largest number, and a multiplied by it.
 
-    No square is let underflow: those of δ and D are at least `tiny`, and a is not squared on its own. So no norm comes out too
-    small: each column has a number 1, so (δ²)ᵀ D² is at least `tiny`, beside which what still underflows is nothing.
+    No square underflows: those of δ and D are at least `tiny`, and a is not squared on its own. So no norm is too small: each
+    column has an entry 1, so (δ²)ᵀ D² is at least `tiny`, beside which whatever still underflows does not count.
     """
     tiny = torch.finfo(gradients.dtype).tiny
     largest = diagonal.abs().amax(0)
-    unit = diagonal / torch.where(largest == 0, 1.0, largest)  # a column of zeros has no part: a · 0
+    unit = diagonal / torch.where(largest == 0, 1.0, largest)  # a column of zeros contributes a · 0
     through, inputs = gradients.square().clamp_min_(tiny) @ unit.square_().clamp_min_(tiny), inputs * largest
     return weighted_squares(through, inputs) if usable(through, inputs) else squares(through.sqrt_().mul_(inputs))
 
 
-class Formed(Protocol):
-    """What can be formed some examples at a time."""
+class Formable(Protocol):
+    """Gradients that can be formed a few examples at a time."""
 
     @property
     def examples(self) -> int:
-        """How many examples there are."""
+        """The number of examples."""
         ...
 
-    def take(self, index: Tensor) -> "Formed":
-        """Those of these examples."""
+    def take(self, index: Tensor) -> "Formable":
+        """The gradients of these examples."""
         ...
 
     def dense(self) -> Tensor:
@@ -115,9 +117,9 @@ class Formed(Protocol):
         ...
 
 
-def in_blocks(factor: Formed, numbers: int, norm: "Norm", diagonal: Tensor | None) -> Tensor:
-    """Norms of formed gradients, some examples at a time."""
-    step = max(1, BLOCK // max(1, numbers))
+def norms_in_blocks(factor: Formable, elements: int, norm: "Norm", diagonal: Tensor | None) -> Tensor:
+    """Norms of formed gradients, a few examples at a time."""
+    step = max(1, BLOCK // max(1, elements))
     parts = []
     for start in range(0, factor.examples, step):
         rows = factor.take(torch.arange(start, min(start + step, factor.examples))).dense()
@@ -126,7 +128,7 @@ def in_blocks(factor: Formed, numbers: int, norm: "Norm", diagonal: Tensor | Non
 
 
 class Norm(Protocol):
-    """A norm of each row."""
+    """A function that gives a norm of each row."""
 
     def __call__(self, rows: Tensor, /) -> Tensor:
         """(examples,)"""
@@ -138,8 +140,8 @@ def absolutes(rows: Tensor) -> Tensor:
     return rows.flatten(1).abs().sum(1)
 
 
-def added(parts: Sequence[Tensor]) -> Tensor:
-    """Their sum."""
+def add_tensors(parts: Sequence[Tensor]) -> Tensor:
+    """The sum of tensors of one shape."""
     total = parts[0]
     for place, part in enumerate(parts[1:]):
         total = total.add_(part) if place else total + part

@@ -1,6 +1,6 @@
-"""Squared lengths of outer products, row by row: one compiled pass over the factors, instead of many small operations.
+"""Kernels: squared norms of outer products, row by row, in one compiled pass over the factors.
 
-For rows in single precision on the CPU. Sums are in double precision: no square underflows.
+They take rows in single precision on the CPU. Sums are in double precision, so no square underflows.
 """
 
 import math
@@ -21,13 +21,13 @@ def squared_lengths(gradients: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
     >>> squared_lengths(torch.tensor([[3.0, 4.0], [1e-30, 0.0]]), torch.tensor([[2.0], [1e30]]))
     (tensor([100.,   1.]), tensor([25.,  0.]))
     """
-    room = np.empty((2, gradients.shape[0]), np.float32)
-    _squared_lengths(gradients.contiguous().numpy(), inputs.contiguous().numpy(), room)
-    return torch.from_numpy(room[0]), torch.from_numpy(room[1])
+    results = np.empty((2, gradients.shape[0]), np.float32)
+    _squared_lengths(gradients.contiguous().numpy(), inputs.contiguous().numpy(), results)
+    return torch.from_numpy(results[0]), torch.from_numpy(results[1])
 
 
 def squared_lengths_of_two(gradients: Pair, inputs: Pair, least: float) -> tuple[Tensor, Tensor | None]:
-    """‖δᵢ ⊗ aᵢ + δ′ᵢ ⊗ a′ᵢ‖², and where it is below `least` times what it could be, if it is anywhere.
+    """‖δᵢ ⊗ aᵢ + δ′ᵢ ⊗ a′ᵢ‖², and a mask of rows where it is below `least` × its largest possible value; None if nowhere.
 
     >>> one = torch.tensor([[1.0], [1.0]])
     >>> squared_lengths_of_two((one, -2 * one), (5 * one, one), least=0.1)
@@ -52,12 +52,12 @@ def weighted_squares(weights: Tensor, inputs: Tensor) -> Tensor:
 
 
 def usable(gradients: Tensor, inputs: Tensor) -> bool:
-    """Whether these are such rows."""
+    """Whether the kernels can take these rows."""
     return gradients.is_cpu and gradients.dtype == inputs.dtype == torch.float32
 
 
 @compiled("void(float32[:, ::1], float32[:, ::1], float32[:, ::1])", fastmath={"reassoc", "contract"})
-def _squared_lengths(gradients, inputs, room):  # type: ignore[no-untyped-def]  # compiled
+def _squared_lengths(gradients, inputs, results):  # type: ignore[no-untyped-def]  # compiled
     for row in range(gradients.shape[0]):
         ours = float64(0.0)
         for column in range(gradients.shape[1]):
@@ -65,7 +65,7 @@ def _squared_lengths(gradients, inputs, room):  # type: ignore[no-untyped-def]  
         theirs = float64(0.0)
         for column in range(inputs.shape[1]):
             theirs += float64(inputs[row, column]) * float64(inputs[row, column])
-        room[0, row], room[1, row] = ours * theirs, ours
+        results[0, row], results[1, row] = ours * theirs, ours
 
 
 @compiled(f"boolean({4 * 'float32[:, ::1], '}float64, float32[::1], boolean[::1])", fastmath={"reassoc", "contract"})

@@ -1,4 +1,4 @@
-"""Gradients of an embedding: rows of δ that belong to rows of the table, several perhaps to the same."""
+"""Gradients of an embedding: each row of δ belongs to a row of the table, and several may belong to the same."""
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ class Lookup:
         return self._merged
 
     def _entries(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Merged once a norm was asked for: what the sum adds is then rounded like the norm."""
+        """The entries; merged ones if norms were computed, so that sum and norms round in the same way."""
         return self._merged or (self.owners, self.ids, self.values)
 
     def _by_example(self, numbers: Tensor, owners: Tensor) -> Tensor:
@@ -73,11 +73,11 @@ class Lookup:
             return Sum([self, other], [1.0, -weight])
         if torch.equal(self.ids, other.ids) and torch.equal(self.owners, other.owners):
             return Lookup(self.owners, self.ids, self.values - weight * other.values, self.examples, self.shape)
-        return self._joined(other, -weight)
+        return self._concatenate(other, -weight)
 
     def plus(self, other: Factor) -> Factor:
-        return self._joined(other, 1.0) if isinstance(other, Lookup) else Sum([self, other], [1.0, 1.0])
+        return self._concatenate(other, 1.0) if isinstance(other, Lookup) else Sum([self, other], [1.0, 1.0])
 
-    def _joined(self, other: "Lookup", weight: float) -> "Lookup":
+    def _concatenate(self, other: "Lookup", weight: float) -> "Lookup":
         owners, ids = torch.cat([self.owners, other.owners]), torch.cat([self.ids, other.ids])
         return Lookup(owners, ids, torch.cat([self.values, weight * other.values]), self.examples, self.shape)

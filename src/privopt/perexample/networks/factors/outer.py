@@ -1,8 +1,8 @@
 """Gradients that are sums of outer products: every weight that multiplies.
 
 gᵢ = Σₜ δᵢₜ ⊗ aᵢₜ, where t runs over time, pixels, calls of the module, or the two points of a difference. There are two ways to
-their norms: the Gram matrices of a and δ (T² (p + q) products), or forming gᵢ (T p q products, which the weighted sum then need
-not do again). The cheaper one is taken, by sizes that are public.
+compute their norms: the Gram matrices of a and δ (T² (p + q) products), or forming gᵢ (T p q products, which the weighted sum
+need not repeat). The cheaper one is taken, by sizes that are public.
 """
 
 import itertools
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from privopt.perexample.networks.buffers import Buffers
-from privopt.perexample.networks.factors.cancellation import VANISHED, Cancelled, settled
+from privopt.perexample.networks.factors.cancellation import VANISHED, Cancelled, recompute_doubtful
 from privopt.perexample.networks.factors.dense import Dense
 from privopt.perexample.networks.factors.factor import (
     BLOCK,
@@ -23,26 +23,26 @@ from privopt.perexample.networks.factors.factor import (
     HUGE,
     Factor,
     absolutes,
-    added,
-    in_blocks,
-    product,
+    add_tensors,
+    multiply_squares,
+    norms_in_blocks,
     scaled_product,
     squares,
 )
 from privopt.perexample.networks.factors.kernels import squared_lengths_of_two, usable
 from privopt.perexample.networks.factors.sum import Sum
 
-TRAFFIC = 24  # products that take as long as writing one number of a formed gradient and reading it twice
-KEEP = 1 << 22  # numbers of formed gradients that may always be kept for the weighted sum
-SHARE = 2  # … or this many times the numbers of a and δ
+TRAFFIC = 24  # products that take as long as writing one element of a formed gradient and reading it twice
+KEEP = 1 << 22  # elements of formed gradients that may always be kept for the weighted sum
+SHARE = 2  # … or this many times the elements of a and δ
 
-CUT = 1 << 18  # numbers of patches that are cut at a time: they fit a cache
-ALIGNED = 32  # bytes: a product that is added to memory aligned to less takes twice as long
-SMALL = 1 << 15  # numbers for which that does not matter
+CUT = 1 << 18  # elements of patches that are cut at a time: they fit a cache
+ALIGNED = 32  # bytes: adding a product to memory with a smaller alignment takes twice as long
+SMALL = 1 << 15  # elements for which that does not matter
 
 
 class Source(Protocol):
-    """The a of Σ δ ⊗ a: a tensor, or something that is unfolded when it is needed."""
+    """The inputs a of Σ δ ⊗ a: a tensor, or patches that are cut when they are needed."""
 
     @property
     def shape(self) -> torch.Size:
@@ -51,7 +51,7 @@ class Source(Protocol):
 
     @property
     def stored(self) -> int:
-        """How many numbers are kept."""
+        """The number of elements in memory."""
         ...
 
     def block(self, start: int, stop: int) -> Tensor:
@@ -59,7 +59,7 @@ class Source(Protocol):
         ...
 
     def lengths(self) -> Tensor:
-        """(rows,): ‖a‖ over time and width, or more."""
+        """(rows,): ‖a‖ over time and width, or an upper bound of it."""
         ...
 
     def take(self, index: Tensor) -> Self:
@@ -102,10 +102,10 @@ class Signal:
         return Signal(self.values - other.values)
 
     def contract(self, gradients: Tensor, groups: int) -> Tensor:
-        return contracted(self.values, gradients, groups)
+        return contract_rows(self.values, gradients, groups)
 
 
-def contracted(inputs: Tensor, gradients: Tensor, groups: int) -> Tensor:
+def contract_rows(inputs: Tensor, gradients: Tensor, groups: int) -> Tensor:
     """Σᵢₜ δᵢₜ ⊗ aᵢₜ for each group, where rows are examples × groups."""
     if groups == 1:
         return gradients.reshape(-1, gradients.shape[2]).T @ inputs.reshape(-1, inputs.shape[2])
@@ -115,7 +115,7 @@ def contracted(inputs: Tensor, gradients: Tensor, groups: int) -> Tensor:
 
 
 def accumulate(out: Tensor, gradients: Tensor, inputs: Tensor) -> None:
-    """out += δᵀ a, given δᵀ, for a part of a flat vector that need not begin where a processor likes it to."""
+    """out += δᵀ a, given δᵀ, where `out` is a part of a flat vector that may not be aligned."""
     if out.is_cpu and out.numel() > SMALL and out.data_ptr() % ALIGNED:
         out.add_(gradients @ inputs)
     else:
@@ -167,16 +167,16 @@ class Outer:
         return self.terms[0].source.shape[2], self.terms[0].gradients.shape[2]
 
     @property
-    def numbers(self) -> int:
+    def elements(self) -> int:
         p, q = self._sides
         return self.groups * p * q
 
-    def _once(self) -> bool:
+    def _is_rank_one(self) -> bool:
         return len(self.terms) == 1 and self._time == 1
 
     def _may_keep(self) -> bool:
         stored = sum(term.source.stored + term.gradients.numel() for term in self.terms)
-        return self.examples * self.numbers <= max(KEEP, SHARE * stored)
+        return self.examples * self.elements <= max(KEEP, SHARE * stored)
 
     def _gram_is_cheaper(self) -> bool:
         p, q = self._sides
@@ -187,11 +187,11 @@ class Outer:
     def squared_norms(self, diagonal: Tensor | None = None) -> Tensor:
         if diagonal is not None:
             return self._scaled_squared_norms(diagonal)
-        if self._once():
+        if self._is_rank_one():
             term = self.terms[0]
-            return self._over_groups(product(squares(term.source.block(0, self._rows)), squares(term.gradients)))
+            return self._over_groups(multiply_squares(squares(term.source.block(0, self._rows)), squares(term.gradients)))
         if self._formed is None and self.groups == 1 and self._time == len(self.terms):
-            return self._norms_of_moments()
+            return self._norms_of_single_steps()
         if self._formed is None and self._gram_is_cheaper():
             return self._gram_norms()
         if self._formed is None and self._may_keep():
@@ -201,7 +201,7 @@ class Outer:
         return self._norms_in_blocks()
 
     def _scaled_squared_norms(self, diagonal: Tensor) -> Tensor:
-        if self._once() and self.groups == 1:
+        if self._is_rank_one() and self.groups == 1:
             term = self.terms[0]
             a, d = term.source.block(0, self._rows).squeeze(1), term.gradients.squeeze(1)
             return scaled_product(d, diagonal.view(self.shape[0], -1), a)
@@ -209,25 +209,28 @@ class Outer:
             self._formed = self._form(self.buffers)
         if self._formed is not None:
             return squares(self._formed * diagonal.reshape(1, -1, self._formed.shape[2]))
-        return self._without_vanishing(in_blocks(self, self.numbers, squares, diagonal), 2, diagonal)
+        return self._without_vanishing(norms_in_blocks(self, self.elements, squares, diagonal), 2, diagonal)
 
     def _over_groups(self, rows: Tensor) -> Tensor:
         return rows if self.groups == 1 else rows.view(-1, self.groups).sum(1)
 
-    def _norms_of_moments(self) -> Tensor:
-        """‖Σₖ δₖ aₖᵀ‖² = Σₖₘ ⟨aₖ, aₘ⟩ ⟨δₖ, δₘ⟩, of terms that last for one moment each: the two points of a difference."""
+    def _norms_of_single_steps(self) -> Tensor:
+        """‖Σₖ δₖ aₖᵀ‖² = Σₖₘ ⟨aₖ, aₘ⟩ ⟨δₖ, δₘ⟩, for terms of one time step each: the two points of a difference."""
         inputs = [term.source.block(0, self._rows).squeeze(1) for term in self.terms]
         outputs = [term.gradients.squeeze(1) for term in self.terms]
         if len(self.terms) == 2 and usable(outputs[0], inputs[0]):
             values, below = squared_lengths_of_two((outputs[0], outputs[1]), (inputs[0], inputs[1]), CANCELLED)
-            return values if below is None else settled(self, values, below, 2, None)
-        own = [product(squares(a), squares(d)) for a, d in zip(inputs, outputs, strict=True)]
+            return values if below is None else recompute_doubtful(self, values, below, 2, None)
+        own = [multiply_squares(squares(a), squares(d)) for a, d in zip(inputs, outputs, strict=True)]
         crossed = [
             torch.linalg.vecdot(inputs[k], inputs[m]) * torch.linalg.vecdot(outputs[k], outputs[m])
             for k, m in itertools.combinations(range(len(own)), 2)
         ]
-        values, possible = added(own).add(added(crossed), alpha=2), added([squared.sqrt() for squared in own]).square()
-        return settled(self, values, values < CANCELLED * possible, 2, None)
+        values, possible = (
+            add_tensors(own).add(add_tensors(crossed), alpha=2),
+            add_tensors([squared.sqrt() for squared in own]).square(),
+        )
+        return recompute_doubtful(self, values, values < CANCELLED * possible, 2, None)
 
     def _gram_norms(self) -> Tensor:
         p = self._sides[0]
@@ -235,7 +238,7 @@ class Outer:
         step = max(self.groups, BLOCK // max(1, self._time * (self._time + p)) // self.groups * self.groups)
         blocks = [self._gram_block(start, min(start + step, self._rows)) for start in range(0, self._rows, step)]
         values, possible = (torch.cat(parts) for parts in zip(*blocks, strict=True))
-        return settled(self, values, values < CANCELLED * possible, 2, None)
+        return recompute_doubtful(self, values, values < CANCELLED * possible, 2, None)
 
     def _gram_block(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         inputs = [term.source.block(start, stop) for term in self.terms]
@@ -250,7 +253,7 @@ class Outer:
             for a2, d2 in zip(inputs[:k], outputs[:k], strict=True):
                 cross_a, cross_d = torch.bmm(a, a2.transpose(1, 2)), torch.bmm(d, d2.transpose(1, 2))
                 values.append(2 * torch.linalg.vecdot(cross_a.flatten(1), cross_d.flatten(1)))
-        return self._over_groups(added(values)), self._over_groups(added(sizes)).square()
+        return self._over_groups(add_tensors(values)), self._over_groups(add_tensors(sizes)).square()
 
     def _form(self, buffers: Buffers | None = None) -> Tensor:
         """(examples, groups · q, p)"""
@@ -270,14 +273,14 @@ class Outer:
         return formed.view(-1, self.groups * q, p)
 
     def _step(self, term: Term) -> int:
-        """Rows that are unfolded at a time."""
+        """The number of rows whose patches are cut at a time."""
         return max(1, CUT // max(1, term.source.shape[1] * term.source.shape[2]) // self.groups) * self.groups
 
     def _norms_in_blocks(self) -> Tensor:
-        """Form a few gradients, take their norms, forget them."""
+        """Norms of gradients that are formed a few at a time and not kept."""
         p, q = self._sides
         step = min(BLOCK // max(1, p * q), *(self._step(term) for term in self.terms))
-        step = max(1, step // self.groups) * self.groups  # patches are cut for whole examples
+        step = max(1, step // self.groups) * self.groups  # patches are cut for complete examples
         block = self.terms[0].gradients.new_empty(step, q, p)
         parts = []
         for start in range(0, self._rows, step):
@@ -293,11 +296,11 @@ class Outer:
         return self._without_vanishing(self._over_groups(torch.cat(parts)), 2, None)
 
     def _without_vanishing(self, powers: Tensor, order: int, diagonal: Tensor | None) -> Tensor:
-        """Norms of formed gradients that are not kept: those that vanish among their terms are formed again, and kept."""
-        return settled(self, powers, powers < (VANISHED * self._largest(order, diagonal)).pow_(order), order, diagonal)
+        """Norms of formed gradients that are not kept; those that almost cancel are formed again, and kept."""
+        return recompute_doubtful(self, powers, powers < (VANISHED * self._largest(order, diagonal)).pow_(order), order, diagonal)
 
     def _largest(self, order: int, diagonal: Tensor | None) -> Tensor:
-        """At least the `sizes`, for less: Σₜ ‖δₜ‖ ‖aₜ‖ is at most ‖δ‖ ‖a‖."""
+        """A cheaper upper bound of `term_norms`: Σₜ ‖δₜ‖ ‖aₜ‖ is at most ‖δ‖ ‖a‖."""
         p, q = self._sides
         lengths = []
         for term in self.terms:
@@ -306,9 +309,9 @@ class Outer:
                 rows = diagonal.reshape(self.groups, 1, q, p).abs().amax(3)
                 deltas = (deltas.view(-1, self.groups, *deltas.shape[1:]) * rows).flatten(0, 1)
             lengths.append(term.source.lengths() * torch.linalg.vector_norm(deltas, dim=(1, 2)))
-        return self._over_groups(added(lengths)) * (p * q) ** (1 / order - 1 / 2)
+        return self._over_groups(add_tensors(lengths)) * (p * q) ** (1 / order - 1 / 2)
 
-    def sizes(self, order: int, diagonal: Tensor | None) -> Tensor:
+    def term_norms(self, order: int, diagonal: Tensor | None) -> Tensor:
         parts = []
         for term in self.terms:
             inputs, deltas = term.source.block(0, self._rows), term.gradients
@@ -319,13 +322,13 @@ class Outer:
                 through = (deltas.view(-1, self.groups, *deltas.shape[1:]).abs().pow(order) @ matrix).flatten(0, 1)
                 each = torch.linalg.vecdot(through, inputs.abs().pow(order)).pow(1 / order)
             parts.append(self._over_groups(each.sum(1)))
-        return added(parts)
+        return add_tensors(parts)
 
     def absolute_norms(self, diagonal: Tensor | None = None) -> Tensor:
-        if self._once() and diagonal is None:
+        if self._is_rank_one() and diagonal is None:
             term = self.terms[0]
             return self._over_groups(absolutes(term.source.block(0, self._rows)) * absolutes(term.gradients))
-        return self._without_vanishing(in_blocks(self, self.numbers, absolutes, diagonal), 1, diagonal)
+        return self._without_vanishing(norms_in_blocks(self, self.elements, absolutes, diagonal), 1, diagonal)
 
     def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
         if self._formed is not None:
@@ -353,7 +356,7 @@ class Outer:
             inputs = term.source.block(0, self._rows)
             through = term.gradients @ matrix[0] if self.groups == 1 else torch.bmm(term.gradients, matrix)
             parts.append(self._over_groups(torch.linalg.vecdot(through.flatten(1), inputs.reshape(through.shape).flatten(1))))
-        return added(parts) if self.cancelled is None else self.cancelled.put(added(parts), vector)
+        return add_tensors(parts) if self.cancelled is None else self.cancelled.replace_dots(add_tensors(parts), vector)
 
     def dense(self) -> Tensor:
         formed = self._form() if self._formed is None else self._formed.clone()  # a buffer is only lent
@@ -384,14 +387,14 @@ class Outer:
 
     def plus(self, other: Factor) -> Factor:
         if isinstance(other, Outer) and other.groups == self.groups and other._sides == self._sides:
-            return Outer([*self.terms, *other.terms], self.shape, self.groups)  # a call is more time
+            return Outer([*self.terms, *other.terms], self.shape, self.groups)  # another call is more time steps
         if isinstance(other, Dense):
             return other.plus(self)
         return Sum([self, other], [1.0, 1.0])
 
 
 def add_factors(factors: Sequence[Factor]) -> Factor:
-    """Their sum. Calls are more time: cross terms between them count."""
+    """The sum of the factors of a parameter that was used several times; another call is more time steps."""
     if len(factors) == 1:
         return factors[0]
     total = reduce(lambda one, other: one.plus(other), factors)

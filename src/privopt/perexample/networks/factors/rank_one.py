@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from privopt.perexample.networks.factors.dense import Dense
-from privopt.perexample.networks.factors.factor import Factor, absolutes, product, scaled_product, squares
+from privopt.perexample.networks.factors.factor import Factor, absolutes, multiply_squares, scaled_product, squares
 from privopt.perexample.networks.factors.kernels import squared_lengths, usable
 from privopt.perexample.networks.factors.outer import Outer, Signal, Term, accumulate
 
@@ -26,7 +26,7 @@ class RankOne:
         if usable(deltas, inputs):
             lengths, self.gradients.squares = squared_lengths(deltas, inputs)
             return lengths
-        return product(squares(inputs), self.gradients.squared_norms())
+        return multiply_squares(squares(inputs), self.gradients.squared_norms())
 
     def absolute_norms(self, diagonal: Tensor | None = None) -> Tensor:
         if diagonal is None:
@@ -47,31 +47,31 @@ class RankOne:
 
     def minus(self, other: Factor, weight: float) -> Factor:
         if not isinstance(other, RankOne):
-            return self._in_time().minus(other, weight)
+            return self._as_outer().minus(other, weight)
         change = self.gradients.minus(other.gradients, weight)
-        if _equal(self.inputs, other.inputs):  # the data themselves: δ₁aᵀ − w δ₂aᵀ
+        if _equal(self.inputs, other.inputs):  # the inputs are the data: δ₁aᵀ − w δ₂aᵀ
             return RankOne(self.inputs, change)
         # δ₁(a₁ − a₂)ᵀ + (δ₁ − w δ₂)a₂ᵀ: nothing large cancels when the points are close
         moved = _term(self.inputs - other.inputs, self.gradients.values)
         return Outer([moved, _term(other.inputs, change.values)], self._shape)
 
     def plus(self, other: Factor) -> Factor:
-        return self._in_time().plus(other._in_time() if isinstance(other, RankOne) else other)
+        return self._as_outer().plus(other._as_outer() if isinstance(other, RankOne) else other)
 
     @property
     def _shape(self) -> torch.Size:
         return torch.Size((self.gradients.values.shape[1], self.inputs.shape[1]))
 
-    def _in_time(self) -> Outer:
+    def _as_outer(self) -> Outer:
         return Outer([_term(self.inputs, self.gradients.values)], self._shape)
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
-    """Whether the numbers are the same; those of the same place are, and are not read."""
-    alike = one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.stride() == other.stride()
-    return alike or torch.equal(one, other)
+    """Whether two tensors are equal; their elements are not read if they share memory."""
+    same_memory = one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.stride() == other.stride()
+    return same_memory or torch.equal(one, other)
 
 
 def _term(inputs: Tensor, gradients: Tensor) -> Term:
-    """Of rows: one moment."""
+    """One time step, from rows."""
     return Term(Signal(inputs.unsqueeze(1)), gradients.unsqueeze(1))

@@ -1,16 +1,16 @@
-"""A sum of factors of different kinds: what a parameter that is used in different ways has."""
+"""Sums: of factors of different kinds, and of a factor and a public vector."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from privopt.perexample.networks.factors.cancellation import VANISHED, Cancelled, settled
-from privopt.perexample.networks.factors.factor import Factor, absolutes, added, in_blocks, squares
+from privopt.perexample.networks.factors.cancellation import VANISHED, Cancelled, recompute_doubtful
+from privopt.perexample.networks.factors.factor import Factor, absolutes, add_tensors, norms_in_blocks, squares
 
 
 class Sum:
-    """gᵢ = Σₖ scaleₖ · gᵢ⁽ᵏ⁾, formed a few examples at a time where a norm is asked for."""
+    """gᵢ = Σₖ scaleₖ · gᵢ⁽ᵏ⁾, for a parameter that is used in different ways; formed a few examples at a time for the norms."""
 
     def __init__(self, parts: Sequence[Factor], scales: Sequence[float]) -> None:
         self.parts, self.scales = tuple(parts), tuple(scales)
@@ -21,25 +21,25 @@ class Sum:
         return self.parts[0].examples
 
     @property
-    def numbers(self) -> int:
+    def elements(self) -> int:
         return self.take(torch.arange(1)).dense().numel() if self.examples else 0
 
     def squared_norms(self, diagonal: Tensor | None = None) -> Tensor:
-        sizes = self.sizes(2, diagonal)
-        powers = in_blocks(self, self.numbers, squares, diagonal)
-        return settled(self, powers, powers < (VANISHED * sizes).square_(), 2, diagonal)
+        sizes = self.term_norms(2, diagonal)
+        powers = norms_in_blocks(self, self.elements, squares, diagonal)
+        return recompute_doubtful(self, powers, powers < (VANISHED * sizes).square_(), 2, diagonal)
 
     def absolute_norms(self, diagonal: Tensor | None = None) -> Tensor:
-        sizes = self.sizes(1, diagonal)
-        powers = in_blocks(self, self.numbers, absolutes, diagonal)
-        return settled(self, powers, powers < VANISHED * sizes, 1, diagonal)
+        sizes = self.term_norms(1, diagonal)
+        powers = norms_in_blocks(self, self.elements, absolutes, diagonal)
+        return recompute_doubtful(self, powers, powers < VANISHED * sizes, 1, diagonal)
 
-    def sizes(self, order: int, diagonal: Tensor | None) -> Tensor:
+    def term_norms(self, order: int, diagonal: Tensor | None) -> Tensor:
         if order == 2:
             norms = [part.squared_norms(diagonal).sqrt() for part in self.parts]
         else:
             norms = [part.absolute_norms(diagonal) for part in self.parts]
-        return added([abs(scale) * norm for norm, scale in zip(norms, self.scales, strict=True)])
+        return add_tensors([abs(scale) * norm for norm, scale in zip(norms, self.scales, strict=True)])
 
     def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
         if self.cancelled is not None:
@@ -48,8 +48,8 @@ class Sum:
             part.add_weighted_sum(scale * weights, out)
 
     def dots(self, vector: Tensor) -> Tensor:
-        found = added([scale * part.dots(vector) for part, scale in zip(self.parts, self.scales, strict=True)])
-        return found if self.cancelled is None else self.cancelled.put(found, vector)
+        found = add_tensors([scale * part.dots(vector) for part, scale in zip(self.parts, self.scales, strict=True)])
+        return found if self.cancelled is None else self.cancelled.replace_dots(found, vector)
 
     def dense(self) -> Tensor:
         total = self.scales[0] * self.parts[0].dense()
@@ -75,11 +75,11 @@ class Sum:
         return Sum([*self.parts, other], [*self.scales, 1.0])
 
 
-DOUBTFUL = 1e-2  # of the largest possible squared norm: below it rounding would show, and the vectors are formed
+DOUBTFUL = 1e-2  # share of the largest possible squared norm, below which rounding would show and vectors are formed
 
 
 class Shifted:
-    """gᵢ ⊙ diagonal + shift: its norms, and those vectors that all but cancel."""
+    """gᵢ ⊙ diagonal + shift: its norms, and those vectors that almost cancel."""
 
     def __init__(self, part: Factor, diagonal: Tensor | None, shift: Tensor) -> None:
         self.part, self.diagonal, self.shift = part, diagonal, shift
@@ -90,22 +90,22 @@ class Shifted:
         return self.part.examples
 
     @property
-    def numbers(self) -> int:
+    def elements(self) -> int:
         return self.shift.numel()
 
     def squared_norms(self) -> Tensor:
         own, constant = self.part.squared_norms(self.diagonal), self.shift.square().sum()
         dots = self.part.dots(self.shift if self.diagonal is None else self.shift * self.diagonal)
         powers, most = own + 2 * dots + constant, (own.sqrt() + constant.sqrt()).square()
-        return settled(self, powers, powers < DOUBTFUL * most, 2, None)
+        return recompute_doubtful(self, powers, powers < DOUBTFUL * most, 2, None)
 
     def absolute_norms(self) -> Tensor:
-        sizes = self.sizes(1, None)
-        powers = in_blocks(self, self.numbers, absolutes, None)
-        return settled(self, powers, powers < VANISHED * sizes, 1, None)
+        sizes = self.term_norms(1, None)
+        powers = norms_in_blocks(self, self.elements, absolutes, None)
+        return recompute_doubtful(self, powers, powers < VANISHED * sizes, 1, None)
 
-    def sizes(self, order: int, diagonal: Tensor | None) -> Tensor:
-        assert diagonal is None  # it has its own
+    def term_norms(self, order: int, diagonal: Tensor | None) -> Tensor:
+        assert diagonal is None  # `self.diagonal` is part of the vectors
         norms = self.part.squared_norms(self.diagonal).sqrt() if order == 2 else self.part.absolute_norms(self.diagonal)
         return norms + torch.linalg.vector_norm(self.shift, order)
 

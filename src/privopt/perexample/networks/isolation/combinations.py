@@ -1,11 +1,11 @@
-"""Combining: which operations of a forward pass make one number of several examples, whatever their values are.
+"""Combinations: operations of a forward pass that make one number of several examples, whatever their values are.
 
-A dependence may show at values that nobody makes up: a mask that is rarely set, a rare label. Shapes tell without values. The
-batch has a prime number of rows, so a dimension that holds the examples is a multiple of it. An operation that is given such a
-dimension and returns none, a dimension squared, or one that works along the examples (a sort, a softmax) *combines* examples.
+A dependence may show only at rare values: a mask that is rarely set, a rare label. Shapes show it without values. The batch has
+a prime number of rows, so a dimension that holds the examples is a multiple of it. An operation *combines* examples if it takes
+such a dimension and returns none, if it returns two, or if it works along it (a sort, a softmax).
 
-Not all of these mix: a guard may look at the largest number and raise. So a reduction's result is changed as another batch might
-change it (a larger maximum, one more that is counted), and if a loss follows, it depends on other examples.
+Not all of these mix examples: a check may look at the largest number and raise. So the result of a reduction is changed as
+another batch might change it (a larger maximum, a larger count); if the losses change too, they depend on other examples.
 """
 
 import traceback
@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-PRIMES = (11, 13)  # rows of two batches: a dimension that is a multiple of both by chance would be a rare one
-MOST = 8  # reductions that are changed
+PRIMES = (11, 13)  # rows of two batches: few other dimensions are a multiple of both by chance
+MOST = 8  # reductions whose results are changed
 
 REDUCTIONS = {
     "sum", "mean", "nansum", "nanmean", "prod", "max", "min", "amax", "amin", "aminmax", "any", "all", "std", "var", "std_mean",
@@ -34,7 +34,7 @@ SEPARABLE = {"_pack_padded_sequence", "_pad_packed_sequence", "nll_loss_forward"
 
 
 class Operation(NamedTuple):
-    """An operation that combines examples, and the line of code that asks for it."""
+    """An operation that combines examples, and the line of code that calls it."""
 
     name: str
     where: str
@@ -44,7 +44,7 @@ class Operation(NamedTuple):
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes operations that combine the rows of a batch of this size, and changes the result of the reduction in this place."""
+    """Records operations that combine the rows of a batch of `size`, and changes the result of the reduction number `change`."""
 
     def __init__(self, size: int, change: int | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -55,8 +55,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = func._schema.name.rpartition("::")[2].removesuffix("_")
-        given = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
-        if name in SEPARABLE or not any(map(self._holds, given)):
+        inputs = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
+        if name in SEPARABLE or not any(map(self._holds, inputs)):
             return result
         found = [x for x in tree_flatten(result)[0] if isinstance(x, Tensor)]
         lost = not any(map(self._holds, found))
@@ -69,13 +69,15 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _holds(self, tensor: Tensor) -> bool:
+        """Whether a dimension holds the examples."""
         return any(size and size % self._size == 0 for size in tensor.shape)
 
     def _twice(self, tensor: Tensor) -> bool:
+        """Whether two dimensions do."""
         return sum(bool(size) and size % self._size == 0 for size in tensor.shape) > 1
 
     def _along(self, name: str, args: Any, kwargs: Any) -> bool:
-        """Whether an operation works along the dimension of the examples."""
+        """Whether an operation works along the examples."""
         x = args[0] if args else None
         if not isinstance(x, Tensor):
             return False
@@ -102,12 +104,12 @@ def _is_dim(dim: Any, x: Tensor) -> bool:
 
 
 def _in_order(index: Tensor, rows: int) -> bool:
-    """Each row in its place: x[torch.arange(len(x)), lengths]."""
+    """Whether an index takes each row in its place, as in x[torch.arange(len(x)), lengths]."""
     return index.numel() == rows and index.dtype == torch.int64 and bool((index.flatten() == torch.arange(rows)).all())
 
 
 def _change(name: str, found: Tensor) -> None:
-    """What another batch might give."""
+    """Change a result as another batch might."""
     with torch.no_grad():
         if found.is_floating_point():
             found.mul_(1.5).add_(0.1)
@@ -118,7 +120,7 @@ def _change(name: str, found: Tensor) -> None:
 
 
 def find_combinations(losses: Callable[[int], Tensor]) -> tuple[list[tuple[int, Operation]], list[Operation]]:
-    """Reductions (with their places) and other operations that combine examples; `losses` computes those of so many rows."""
+    """Reductions (with their numbers) and other operations that combine examples; `losses(n)` computes the losses of n rows."""
     watches = []
     for size in PRIMES:
         with torch.no_grad(), Watch(size) as watch:
@@ -130,7 +132,7 @@ def find_combinations(losses: Callable[[int], Tensor]) -> tuple[list[tuple[int, 
 
 
 def code_line(frames: traceback.StackSummary | None = None) -> str:
-    """The innermost line of code that is neither torch's nor ours, if there is one."""
+    """The innermost line of the user's code, if there is one: neither torch's nor ours."""
     libraries = tuple(str(folder) for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
     stack = traceback.extract_stack() if frames is None else frames
     own = [frame for frame in stack if not frame.filename.startswith((*libraries, "<frozen"))]

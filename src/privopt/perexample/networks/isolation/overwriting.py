@@ -1,8 +1,8 @@
-"""Mixing: whether the loss of one example depends on the others of its batch.
+"""Overwriting: compare losses before and after the rows of other examples are overwritten.
 
-Half of the examples are taken. The rows of the others are overwritten with rows of the same batch, and all is computed again with
-the same random numbers: losses and gradients of those that are taken stay as they were, an example that is not taken has no
-gradient at all, and the model remembers the same. The halves follow no period, as a model may.
+A batch is split into two halves. The rows of one half are overwritten with rows of the other, and everything is computed again
+with the same random numbers. Losses and gradients of the half that was kept must stay the same, the overwritten half must have
+no gradient if its losses are left out, and the model's state must be the same. The halves follow no period, as a model may.
 """
 
 import math
@@ -14,158 +14,166 @@ import torch
 from torch import Tensor
 
 from privopt.perexample.networks.examples import leaves
-from privopt.perexample.networks.isolation.comparison import TOLERANCES, Tolerance
+from privopt.perexample.networks.isolation.one_by_one import TOLERANCES, Tolerance
 from privopt.perexample.networks.layout import Layout
-from privopt.perexample.networks.model_state import ModelState, evaluating
+from privopt.perexample.networks.model_state import ModelState, evaluation_mode
 from privopt.perexample.networks.recorder import Recorder
 from privopt.perexample.networks.rng import GlobalRngState
 from privopt.perexample.networks.tape import HIDING, NO_GRADIENT
 from privopt.perexample.networks.torch_grads import TorchGrads
 from privopt.perexample.networks.unsupported import UnsupportedLayer, UnsupportedLoss
 
-AGAIN = {torch.float64: Tolerance(1e-11, 1e-14), torch.float32: Tolerance(1e-5, 1e-8)}  # of what is computed twice in one way
+REPEATED = {torch.float64: Tolerance(1e-11, 1e-14), torch.float32: Tolerance(1e-5, 1e-8)}  # between two runs of the same code
 MIXES = "Either the model or the loss mixes examples: the batch must be the first dimension everywhere, in the same order."
 
 
 class BatchRows:
-    """The tensors of a batch, which whoever computes the losses holds as well.
+    """The tensors of a batch, shared with the code that computes the losses: rows are overwritten in place and restored.
 
     >>> batch = torch.tensor([1.0, 2.0, torch.nan])
     >>> rows = BatchRows(batch, 3)
-    >>> rows.give(torch.tensor([0, 0, 1]))
+    >>> rows.overwrite(torch.tensor([0, 0, 1]))
     >>> batch
     tensor([1., 1., 2.])
-    >>> rows.give(rows.order)
+    >>> rows.overwrite(rows.order)
     >>> batch, rows.finite()
     (tensor([1., 2., nan]), tensor([ True,  True, False]))
     """
 
     def __init__(self, batch: Any, examples: int) -> None:
         found = [x for x in leaves(batch) if isinstance(x, Tensor) and x.layout == torch.strided and x.shape[:1] == (examples,)]
-        self._kept = [(tensor, tensor.detach().clone()) for tensor in found]
+        self._saved = [(tensor, tensor.detach().clone()) for tensor in found]
         self.order = torch.arange(examples)
 
-    def give(self, rows: Tensor) -> None:
-        """Let each row be what the row in this place was."""
+    def overwrite(self, rows: Tensor) -> None:
+        """Write the original row rows[i] into row i, for every i."""
         with torch.no_grad():
-            for tensor, was in self._kept:
-                tensor.copy_(was.index_select(0, rows.to(was.device)))
+            for tensor, original in self._saved:
+                tensor.copy_(original.index_select(0, rows.to(original.device)))
 
     def finite(self) -> Tensor:
-        """Which rows are numbers throughout."""
+        """A mask of the original rows that hold finite numbers only."""
         usable = torch.ones(len(self.order), dtype=torch.bool)
-        for _, was in self._kept:
-            if was.is_floating_point():
-                usable &= was.flatten(1).isfinite().all(1).cpu() if was.ndim > 1 else was.isfinite().cpu()
+        for _, original in self._saved:
+            if original.is_floating_point():
+                usable &= original.flatten(1).isfinite().all(1).cpu() if original.ndim > 1 else original.isfinite().cpu()
         return usable
 
 
-class _Pass(NamedTuple):
-    losses: Tensor
-    norms: dict[str, Tensor]  # of each example's gradient, by parameter
-    memory: ModelState
-
-
 def check_losses(
-    recorder: Recorder, layout: Layout, losses: Callable[[], Tensor], handed: BatchRows, *, plainly: bool = False
+    recorder: Recorder, layout: Layout, losses: Callable[[], Tensor], batch: BatchRows, *, against_autograd: bool = False
 ) -> bool:
-    """Refuse losses that mix the examples that were handed out. Whether that could be told: all that was compared is finite.
+    """Refuse losses that mix the examples of a batch. Returns whether the check was conclusive: all compared numbers are finite.
 
-    Rows whose losses or gradients are not finite are overwritten first, as they could spread. `plainly`: the sum of the gradients
-    is compared with that of plain autograd, too, without dropout.
+    Rows whose losses or gradients are not finite are overwritten first, because they could spread. With `against_autograd` the
+    sum of the gradients is compared with that of plain autograd as well, without dropout.
     """
-    rows = _without(handed.order, handed.finite())
-    start, again = ModelState(recorder.model), GlobalRngState(layout.device)
+    check = _Check(recorder, layout, losses, batch)
+    rows = _fill(batch.order, batch.finite())
     try:
         for _ in range(2):
-            usable = _told(recorder, layout, losses, handed, start, again, rows, plainly)
+            usable = check.run(rows, against_autograd)
             if bool(usable.all()):
                 return True
-            rows = _without(rows, usable)
+            rows = _fill(rows, usable)
         return False
     finally:
-        handed.give(handed.order)
-        start.restore()
+        check.restore()
 
 
-def _told(
-    recorder: Recorder,
-    layout: Layout,
-    losses: Callable[[], Tensor],
-    handed: BatchRows,
-    start: ModelState,
-    again: GlobalRngState,
-    rows: Tensor,
-    plainly: bool,
-) -> Tensor:
-    """Check these rows. Gives which of them have losses and gradients that are finite."""
+class _Results(NamedTuple):
+    losses: Tensor
+    norms: dict[str, Tensor]  # of each example's gradient, by parameter
+    state: ModelState
+
+
+class _Check:
+    """Losses of a batch, computed again and again from the same model state and the same random numbers."""
+
+    def __init__(self, recorder: Recorder, layout: Layout, losses: Callable[[], Tensor], batch: BatchRows) -> None:
+        self._recorder, self._layout, self._losses, self._batch = recorder, layout, losses, batch
+        self._state, self._rng = ModelState(recorder.model), GlobalRngState(layout.device)
+
+    def restore(self) -> None:
+        """Put back the batch and the state of the model."""
+        self._batch.overwrite(self._batch.order)
+        self._state.restore()
+
+    def run(self, rows: Tensor, against_autograd: bool) -> Tensor:
+        """Check these rows. Returns a mask of those whose losses and gradients are finite."""
+        odd, usable, halves = _odd(len(rows)), torch.ones(len(rows), dtype=torch.bool), set[torch.dtype]()
+        for kept in (~odd, odd):
+            before = self._compute(rows, kept)
+            self._check_half(before, rows, kept, halves)
+            for found in (before.losses, *before.norms.values()):
+                usable &= ~kept | found.isfinite()
+        if against_autograd:
+            with evaluation_mode(self._recorder.model):  # a recorded layer draws its dropout in another order
+                with self._repeated(rows), record_half_precision(halves):
+                    wanted = _autograd_sum(self._layout, self._losses(), odd)
+                total = self._gradients(rows, odd)[1].weighted_sum(torch.ones(len(odd)))
+                compare(self._layout.views(total), wanted, TOLERANCES[torch.float16 if halves else self._layout.dtype])
+        return usable
+
+    def _check_half(self, before: _Results, rows: Tensor, kept: Tensor, halves: set[torch.dtype]) -> None:
+        """Refuse results of the kept examples that change when all other rows are overwritten."""
+        if mixed := [name for name, norms in before.norms.items() if bool((norms[~kept] > 0).any())]:
+            raise UnsupportedLayer(f"the gradients of {first_names(mixed)} are not those of each example alone. {MIXES}")
+        with record_half_precision(halves):
+            after = self._compute(_overwrite_others(rows, kept), kept)
+        if changed := after.state.differs_from(before.state):
+            raise UnsupportedLayer(
+                f"{first_names(changed)} keeps something of the examples, which no noise hides: it is not a trained parameter. "
+                "Compute it before training and do not change it then, or do without it."
+            )
+        tolerance = TOLERANCES[torch.float16] if halves else REPEATED[self._layout.dtype]
+        if _same_results(before, after, kept, tolerance):
+            return
+        if not _same_results(before, self._compute(rows, kept), kept, tolerance):
+            raise UnsupportedLayer(
+                "the losses of the same examples are not the same when they are computed again: the model or the loss "
+                "remembers, or draws from a generator of its own. Draw from torch's (torch.rand without generator=…)."
+            )
+        raise UnsupportedLayer(
+            f"the loss of one example depends on other examples of its batch. {MIXES} Means over the batch, mixup, weights "
+            "that sum to one in a batch, and an output (examples, 1) beside targets (examples) mix."
+        )
 
     @contextmanager
-    def given(rows: Tensor) -> Iterator[None]:
-        handed.give(rows)
-        start.restore()
-        with again.replay(), torch.enable_grad():
+    def _repeated(self, rows: Tensor) -> Iterator[None]:
+        """Overwrite the batch with these rows, and start from the same state and random numbers as every time."""
+        self._batch.overwrite(rows)
+        self._state.restore()
+        with self._rng.replay(), torch.enable_grad():
             yield
 
-    def ours(rows: Tensor, taken: Tensor) -> tuple[Tensor, TorchGrads]:
-        with given(rows), recorder.record() as tape:
-            found = losses()
-            refuse_hidden_layers(found)
-            factors = tape.factors(found * taken.to(found.device))
-        grads = TorchGrads(layout, {layout.names[key]: factor for key, factor in factors.items()}, len(taken))
-        return found.detach().cpu(), grads
+    def _gradients(self, rows: Tensor, kept: Tensor) -> tuple[Tensor, TorchGrads]:
+        """The losses, and the gradients of the losses that are kept."""
+        with self._repeated(rows), self._recorder.record() as tape:
+            losses = self._losses()
+            refuse_hidden_layers(losses)
+            factors = tape.factors(losses * kept.to(losses.device))
+        named = {self._layout.names[parameter]: factor for parameter, factor in factors.items()}
+        return losses.detach().cpu(), TorchGrads(self._layout, named, len(kept))
 
-    def passed(rows: Tensor, taken: Tensor) -> _Pass:
-        found, grads = ours(rows, taken)
+    def _compute(self, rows: Tensor, kept: Tensor) -> _Results:
+        losses, grads = self._gradients(rows, kept)
         norms = {name: own.cpu() for name, own in grads.layer_norms().items()}
-        return _Pass(found, norms, ModelState(recorder.model))
-
-    odd, usable, halves = _odd(len(rows)), torch.ones(len(rows), dtype=torch.bool), set[torch.dtype]()
-    for taken in (~odd, odd):
-        before = passed(rows, taken)
-        if mixed := [name for name, norms in before.norms.items() if bool((norms[~taken] > 0).any())]:
-            raise UnsupportedLayer(f"the gradients of {some(mixed)} are not those of each example alone. {MIXES}")
-        with noting_halves(halves):
-            after = passed(_overwritten(rows, taken), taken)
-        if others := after.memory.differs_from(before.memory):
-            raise UnsupportedLayer(
-                f"{some(others)} keeps something of the examples, which no noise hides: it is not a parameter that is trained. "
-                "Compute it before training and leave it as it is then, or do without it."
-            )
-        tolerance = TOLERANCES[torch.float16] if halves else AGAIN[layout.dtype]
-        if not _alike(before, after, taken, tolerance):
-            if not _alike(before, passed(rows, taken), taken, tolerance):
-                raise UnsupportedLayer(
-                    "the losses of the same examples are not the same when they are computed again: the model or the loss "
-                    "remembers, or draws from a generator of its own. Draw from torch's (torch.rand without generator=…)."
-                )
-            raise UnsupportedLayer(
-                f"the loss of one example depends on other examples of its batch. {MIXES} Means over the batch, mixup, weights "
-                "that sum to one in a batch, and an output (examples, 1) beside targets (examples) mix."
-            )
-        for found in (before.losses, *before.norms.values()):
-            usable &= ~taken | found.isfinite()
-    if plainly:
-        with evaluating(recorder.model):  # layers draw their dropout in another order while they are watched
-            with given(rows), noting_halves(halves):
-                plain = _plain(layout, losses(), odd)
-            total = ours(rows, odd)[1].weighted_sum(torch.ones(len(odd)))
-            compare(layout.views(total), plain, TOLERANCES[torch.float16 if halves else layout.dtype])
-    return usable
+        return _Results(losses, norms, ModelState(self._recorder.model))
 
 
 def compare(ours: dict[str, Tensor], wanted: dict[str, Tensor], tolerance: Tolerance) -> bool:
-    """Refuse gradients, which are used up, that are not the wanted ones. Whether that could be told: they are finite."""
-    told = [name for name, value in wanted.items() if value.numel() and bool(value.isfinite().all())]
-    sizes = {name: _largest(wanted[name]) for name in told}
+    """Refuse gradients that differ from the wanted ones; `ours` is overwritten. Returns whether all wanted ones are finite."""
+    finite = [name for name, value in wanted.items() if value.numel() and bool(value.isfinite().all())]
+    sizes = {name: _largest(wanted[name]) for name in finite}
     overall = max(sizes.values(), default=0.0)
-    wrong = [name for name in told if not _largest(ours[name].sub_(wanted[name])) <= tolerance.allows(sizes[name], overall)]
+    wrong = [name for name in finite if not _largest(ours[name].sub_(wanted[name])) <= tolerance.allows(sizes[name], overall)]
     if wrong:
         raise UnsupportedLayer(
-            f"the gradients of {some(wrong)} are not those of each example alone. {MIXES} Or a parameter is used outside the "
-            "module that owns it: call that module, or share it (decoder.weight = embedding.weight)."
+            f"the gradients of {first_names(wrong)} are not those of each example alone. {MIXES} Or a parameter is used outside "
+            "the module that owns it: call that module, or share the parameter (decoder.weight = embedding.weight)."
         )
-    return all(name in told for name, value in wanted.items() if value.numel())
+    return all(name in finite for name, value in wanted.items() if value.numel())
 
 
 def _largest(tensor: Tensor) -> float:
@@ -173,14 +181,14 @@ def _largest(tensor: Tensor) -> float:
     return float(torch.linalg.vector_norm(tensor, math.inf))
 
 
-def some(names: list[str]) -> str:
-    """The first few names."""
+def first_names(names: list[str]) -> str:
+    """The first few names, for a message."""
     return f"{', '.join(names[:5])}{' …' if len(names) > 5 else ''}"
 
 
 @contextmanager
-def noting_halves(found: set[torch.dtype]) -> Iterator[None]:
-    """Note which half precisions anything is computed in."""
+def record_half_precision(found: set[torch.dtype]) -> Iterator[None]:
+    """Add to `found` the half precisions that anything is computed in."""
 
     def look(tensor: Tensor) -> Tensor:
         found.update({tensor.dtype} & {torch.bfloat16, torch.float16})
@@ -204,24 +212,24 @@ def refuse_hidden_layers(losses: Tensor) -> None:
 
 
 def _odd(count: int) -> Tensor:
-    """About every other place, without a period."""
+    """A mask of about every other place, without a period."""
     return torch.tensor([place.bit_count() % 2 == 1 for place in range(count)])
 
 
-def _plain(layout: Layout, losses: Tensor, taken: Tensor) -> dict[str, Tensor]:
-    """The gradient of the sum of the losses that are taken."""
+def _autograd_sum(layout: Layout, losses: Tensor, kept: Tensor) -> dict[str, Tensor]:
+    """The gradient of the sum of the kept losses, by plain autograd."""
     if not losses.requires_grad:
         raise UnsupportedLoss(NO_GRADIENT)
     refuse_hidden_layers(losses)
-    found = torch.autograd.grad(losses[taken.to(losses.device)].sum(), list(layout.parameters.values()), allow_unused=True)
+    found = torch.autograd.grad(losses[kept.to(losses.device)].sum(), list(layout.parameters.values()), allow_unused=True)
     return {
         name: torch.zeros_like(parameter) if gradient is None else gradient.to_dense() if gradient.is_sparse else gradient
         for (name, parameter), gradient in zip(layout.parameters.items(), found, strict=True)
     }
 
 
-def _without(rows: Tensor, usable: Tensor) -> Tensor:
-    """The rows, with usable ones in place of those that are not."""
+def _fill(rows: Tensor, usable: Tensor) -> Tensor:
+    """The rows, with usable ones in place of the others."""
     places = usable.nonzero().flatten()
     if len(places) < 2:
         return rows
@@ -230,26 +238,27 @@ def _without(rows: Tensor, usable: Tensor) -> Tensor:
     return filled
 
 
-def _overwritten(rows: Tensor, taken: Tensor) -> Tensor:
-    """Rows that are taken in place of all others."""
-    return torch.where(taken, rows, _without(rows, taken) if int(taken.sum()) > 1 else rows[taken])
+def _overwrite_others(rows: Tensor, kept: Tensor) -> Tensor:
+    """The rows, with kept ones in place of all others."""
+    return torch.where(kept, rows, _fill(rows, kept) if int(kept.sum()) > 1 else rows[kept])
 
 
-def _alike(before: _Pass, after: _Pass, taken: Tensor, tolerance: Tolerance) -> bool:
-    """Whether losses and gradients of the examples that are taken are the same, where they are numbers."""
-    overall = max((float(_numbers(norms).max()) for norms in before.norms.values() if norms.numel()), default=0.0)
-    largest = float(_numbers(before.losses[taken]).abs().max())
+def _same_results(before: _Results, after: _Results, kept: Tensor, tolerance: Tolerance) -> bool:
+    """Whether losses and gradients of the kept examples are the same, where they are finite."""
+    overall = max((float(_finite_part(norms).max()) for norms in before.norms.values() if norms.numel()), default=0.0)
+    largest = float(_finite_part(before.losses[kept]).abs().max())
     pairs = [(before.losses, after.losses, tolerance.allows(largest, largest))]
     for name, norms in before.norms.items():
-        own = float(_numbers(norms).max()) if norms.numel() else 0.0
+        own = float(_finite_part(norms).max()) if norms.numel() else 0.0
         pairs.append((norms, after.norms[name], tolerance.allows(own, overall)))
     for first, second, allowed in pairs:
-        told = taken & first.isfinite()
-        gap = (first[told] - second[told]).abs()
+        compared = kept & first.isfinite()
+        gap = (first[compared] - second[compared]).abs()
         if not bool((gap <= allowed).all()):
             return False
     return True
 
 
-def _numbers(tensor: Tensor) -> Tensor:
+def _finite_part(tensor: Tensor) -> Tensor:
+    """The tensor, with 0 for what is not finite."""
     return tensor.nan_to_num(0.0, 0.0, 0.0)

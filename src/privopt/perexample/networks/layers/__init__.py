@@ -1,8 +1,8 @@
 """Layers with a closed form: one file for each family.
 
-`OBSERVED` layers are watched by a forward hook: what went in and the gradient of what came out are all they need.
-`REWRITTEN` layers hide products inside, so their forward pass is written out. Both are found by the forward function, so that a
-subclass that changes it is not mistaken for its parent.
+`OBSERVED` layers need only their inputs and the gradient of their output. `REWRITTEN` layers contain products that cannot be seen
+from outside, so their forward pass is written out. Both are looked up by the forward function, so that a subclass that changes it
+is not mistaken for its parent.
 """
 
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from privopt.perexample.networks.layers.embedding import embedding_bag_factors, 
 from privopt.perexample.networks.layers.fully_connected import linear_factors
 from privopt.perexample.networks.layers.norm import group_norm_factors, instance_norm_factors, layer_norm_factors
 from privopt.perexample.networks.layers.recurrent import record_recurrent
-from privopt.perexample.networks.layers.site import LayerGrads, Site
+from privopt.perexample.networks.layers.site import FactorRule, Site
 
-__all__ = ["OBSERVED", "REWRITTEN", "LayerGrads", "Site"]
+__all__ = ["OBSERVED", "REWRITTEN", "FactorRule", "Site"]
 
-OBSERVED: dict[Callable[..., Any], LayerGrads] = {
+OBSERVED: dict[Callable[..., Any], FactorRule] = {
     nn.Linear.forward: linear_factors,
     nn.Conv1d.forward: conv_factors,
     nn.Conv2d.forward: conv_factors,

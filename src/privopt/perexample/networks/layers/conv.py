@@ -1,7 +1,7 @@
 """Convolutions and transposed convolutions, in one, two and three dimensions.
 
 A convolution is a linear layer on patches, so its gradient is Σ over pixels of δ ⊗ patch. Patches are cut a few examples at a
-time and never kept. A transposed convolution is the same with the two sides exchanged: Σ over pixels of x ⊗ patch of δ.
+time and never kept. A transposed convolution is the same with inputs and gradients exchanged: Σ over pixels of x ⊗ patch of δ.
 """
 
 from dataclasses import dataclass, replace
@@ -14,9 +14,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from privopt.perexample.networks.factors import Dense, Outer, Term
-from privopt.perexample.networks.layers.site import Made, Site
+from privopt.perexample.networks.layers.site import NamedFactors, Site
 
-SHORT = 16  # places in a row of an image: fewer are looked up one by one faster than copied row by row
+SHORT = 16  # pixels in a row of the output: shorter rows are indexed faster than copied
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,12 @@ class Patches:
 
     @cached_property
     def _pixels(self) -> Tensor:
-        """Where the patches of a channel are in it."""
+        """The indices of a channel's patches in the channel."""
         sizes = [size + 2 * pad for size, pad in zip(self.images.shape[2:], self.padding, strict=True)]
         return self._windows(torch.arange(prod(sizes), device=self.images.device).view(sizes)).reshape(-1)
 
     def _windows(self, padded: Tensor) -> Tensor:
-        """(…, *kernel, *places): every patch, without a copy. (One copy of this is faster than F.unfold.)"""
+        """(…, *kernel, *places): every patch, without a copy. (Copying this view is faster than F.unfold.)"""
         first = padded.ndim - len(self.kernel)
         steps = padded.stride()[first:]
         return padded.as_strided(
@@ -76,8 +76,8 @@ class Patches:
             padded.storage_offset(),
         )
 
-    def _room(self, images: Tensor) -> list[int]:
-        """How many patches there are; a transposed convolution's output padding can leave room for more than it has places."""
+    def _patch_counts(self, images: Tensor) -> list[int]:
+        """How many patches fit; output padding of a transposed convolution can make them more than its places."""
         return [
             (size + 2 * pad - dilation * (width - 1) - 1) // step + 1
             for size, pad, dilation, width, step in zip(
@@ -86,7 +86,7 @@ class Patches:
         ]
 
     def lengths(self) -> Tensor:
-        """A number is in one patch at most for each place in the kernel."""
+        """An upper bound: for each place in the kernel, a pixel is in at most one patch."""
         rows = self.images.reshape(len(self.images) * self.groups, -1)
         return torch.linalg.vector_norm(rows, dim=1).mul_(prod(self.kernel) ** 0.5)
 
@@ -100,8 +100,8 @@ class Patches:
         """The ordinary weight gradient of a convolution whose output gradient is `gradients`."""
         examples, channels = self.images.shape[:2]
         out = gradients.transpose(1, 2).reshape(examples, -1, *self.places)
-        if (room := self._room(self.images)) != list(self.places):
-            out = F.pad(out, [n for more, own in zip(room[::-1], self.places[::-1], strict=True) for n in (0, more - own)])
+        if (counts := self._patch_counts(self.images)) != list(self.places):
+            out = F.pad(out, [n for more, own in zip(counts[::-1], self.places[::-1], strict=True) for n in (0, more - own)])
         shape = (out.shape[1], channels // self.groups, *self.kernel)
         weight = out.new_empty(1).expand(shape)
         result: Tensor = torch.ops.aten.convolution_backward.default(
@@ -120,7 +120,7 @@ class Patches:
         return result.reshape(shape[0], -1)
 
 
-def conv_factors(module: Any, inputs: tuple[Tensor, ...], gradients: Tensor, site: Site) -> Made:
+def conv_factors(module: Any, inputs: tuple[Tensor, ...], gradients: Tensor, site: Site) -> NamedFactors:
     """nn.Conv1d, nn.Conv2d, nn.Conv3d."""
     pixels = len(module.kernel_size)
     images, padding = _batched(inputs[0], pixels), module.padding
@@ -136,7 +136,7 @@ def conv_factors(module: Any, inputs: tuple[Tensor, ...], gradients: Tensor, sit
     yield from _bias(module, gradients, site)
 
 
-def conv_transpose_factors(module: Any, inputs: tuple[Tensor, ...], gradients: Tensor, site: Site) -> Made:
+def conv_transpose_factors(module: Any, inputs: tuple[Tensor, ...], gradients: Tensor, site: Site) -> NamedFactors:
     """nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d."""
     pixels = len(module.kernel_size)
     images, gradients = _batched(inputs[0], pixels), _batched(gradients, pixels)
@@ -155,7 +155,7 @@ def _outer(patches: Patches, other: Tensor, module: Any, site: Site) -> Outer:
         deltas = other.reshape(len(other) * groups, other.shape[1] // groups, -1).transpose(1, 2)
         return Outer([Term(patches, deltas)], module.weight.shape, groups)
     # several images of one example: each is a term
-    own, rest = site.first(patches.images), site.first(other)
+    own, rest = site.examples_first(patches.images), site.examples_first(other)
     terms = []
     for k in range(own.shape[1]):
         deltas = rest[:, k].reshape(len(own) * groups, other.shape[1] // groups, -1).transpose(1, 2)
@@ -163,9 +163,9 @@ def _outer(patches: Patches, other: Tensor, module: Any, site: Site) -> Outer:
     return Outer(terms, module.weight.shape, groups)
 
 
-def _bias(module: Any, gradients: Tensor, site: Site) -> Made:
+def _bias(module: Any, gradients: Tensor, site: Site) -> NamedFactors:
     if module.bias is not None and module.bias.requires_grad:
-        sums = site.first(gradients.flatten(2).sum(2))
+        sums = site.examples_first(gradients.flatten(2).sum(2))
         yield "bias", Dense(sums if sums.ndim == 2 else sums.sum(1))
 
 

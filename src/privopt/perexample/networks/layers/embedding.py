@@ -4,22 +4,22 @@ import torch
 from torch import Tensor, nn
 
 from privopt.perexample.networks.factors import Lookup
-from privopt.perexample.networks.layers.site import Made, Site
+from privopt.perexample.networks.layers.site import NamedFactors, Site
 from privopt.perexample.networks.unsupported import UnsupportedLayer
 
 
-def embedding_factors(module: nn.Embedding, inputs: tuple[Tensor, ...], gradients: Tensor, site: Site) -> Made:
+def embedding_factors(module: nn.Embedding, inputs: tuple[Tensor, ...], gradients: Tensor, site: Site) -> NamedFactors:
     """Each δ belongs to the row of its id."""
     _check(module, site)
     if not module.weight.requires_grad:
         return
-    ids = site.first(inputs[0]).reshape(site.examples, -1)
-    deltas = site.first(gradients).reshape(ids.numel(), -1)
+    ids = site.examples_first(inputs[0]).reshape(site.examples, -1)
+    deltas = site.examples_first(gradients).reshape(ids.numel(), -1)
     owners = torch.arange(site.examples, device=ids.device).repeat_interleave(ids.shape[1])
     yield "weight", _without_padding(module, owners, ids.reshape(-1), deltas, site.examples)
 
 
-def embedding_bag_factors(module: nn.EmbeddingBag, inputs: tuple[Tensor, ...], gradients: Tensor, site: Site) -> Made:
+def embedding_bag_factors(module: nn.EmbeddingBag, inputs: tuple[Tensor, ...], gradients: Tensor, site: Site) -> NamedFactors:
     """Each bag's δ belongs to the rows of all its ids."""
     _check(module, site)
     if not module.weight.requires_grad:
@@ -42,7 +42,7 @@ def embedding_bag_factors(module: nn.EmbeddingBag, inputs: tuple[Tensor, ...], g
     deltas = gradients[bags]
     if weights is not None:
         deltas = deltas * weights.reshape(-1, 1)
-    site.first(gradients)
+    site.examples_first(gradients)
     owners = torch.div(bags, max(1, len(counts) // max(1, site.examples)), rounding_mode="floor")
     yield "weight", _without_padding(module, owners, ids, deltas, site.examples)
 

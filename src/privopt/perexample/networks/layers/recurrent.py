@@ -1,6 +1,6 @@
-"""nn.LSTM, nn.GRU, nn.RNN: torch's own modules and parameters, any number of layers, one or two directions, packed or not.
+"""nn.LSTM, nn.GRU, nn.RNN: any number of layers, one or two directions, padded or packed.
 
-The input projection is a linear layer on the whole sequence. The gradient of its output is the gradient of the gates, which the
+The input projection is a linear layer on the sequence. The gradient of its output is the gradient of the gates, which the
 recurrent weight shares: Σₜ δₜ ⊗ hₜ₋₁. The steps in between are written by hand, forward and backward, without weight gradients.
 """
 
@@ -13,29 +13,37 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from privopt.perexample.networks.factors import Dense, Outer
-from privopt.perexample.networks.layers.fully_connected import in_time, over_time
+from privopt.perexample.networks.layers.fully_connected import as_sequences, sum_over_time
 from privopt.perexample.networks.layers.site import Site
 from privopt.perexample.networks.precision import at_least_float32
-from privopt.perexample.networks.tape import Found, Gradients, Tape
+from privopt.perexample.networks.tape import Gradients, ParameterFactors, Tape
 from privopt.perexample.networks.unsupported import UnsupportedLayer
 
-AT_ONCE = 1 << 18  # numbers of gates that are treated together: they fit a cache
+AT_ONCE = 1 << 18  # gate values that are processed together: they fit a cache
 
 
-class Memory:
-    """What the steps leave for the weights' gradients: hidden states, and the gradient that meets the recurrent weight."""
+class StepRecord:
+    """What the weights' gradients need of the steps: hidden states, and the gradients at the recurrent weight."""
 
     def __init__(self) -> None:
         self.states: Tensor | None = None  # (time, examples, hidden), before each step
-        self.gradients: Tensor | None = None  # (time, examples, gates · hidden), unless it is that of the projection
+        self.gradients: Tensor | None = None  # (time, examples, gates · hidden); None: the same as at the projection
 
 
 class _Lstm(torch.autograd.Function):
-    """An LSTM on inputs (time, examples, width). One buffer holds the gates and then their gradients, which the memory keeps."""
+    """An LSTM on inputs (time, examples, width). One buffer holds the gates and then their gradients."""
 
     @staticmethod
     def forward(
-        ctx: Any, anchor: Tensor, x: Tensor, w_ih: Tensor, bias: Tensor | None, w_hh: Tensor, h: Tensor, c: Tensor, memory: Memory
+        ctx: Any,
+        anchor: Tensor,
+        x: Tensor,
+        w_ih: Tensor,
+        bias: Tensor | None,
+        w_hh: Tensor,
+        h: Tensor,
+        c: Tensor,
+        record: StepRecord,
     ) -> tuple[Tensor, ...]:
         time, examples, _ = x.shape
         n = w_hh.shape[1]
@@ -54,8 +62,8 @@ class _Lstm(torch.autograd.Function):
             torch.mul(f, c0, out=c1).addcmul_(i, g)
             torch.tanh(c1, out=th)
             torch.mul(o, th, out=h1)
-        memory.states = hs[:-1]
-        ctx.memory = memory
+        record.states = hs[:-1]
+        ctx.record = record
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(gates, cs, tanhs, w_ih, w_hh)
         return hs[1:], hs[-1].clone(), cs[-1].clone(), cs[1:]
@@ -67,7 +75,7 @@ class _Lstm(torch.autograd.Function):
         gates, cs, tanhs, w_ih, w_hh = ctx.saved_tensors
         time, examples, wide = gates.shape
         n = wide // 4
-        total = _added(dh, None if dhs is None else dhs[-1], tanhs[0])
+        total = _add_optional(dh, None if dhs is None else dhs[-1], tanhs[0])
         cell = torch.zeros_like(tanhs[0]) if dc is None else dc.clone()
         step = max(1, AT_ONCE // max(1, examples * wide))
         slopes = gates.new_empty(step, examples, wide)
@@ -84,10 +92,7 @@ class _Lstm(torch.autograd.Function):
             through = torch.addcmul(o, o, th.square(), value=-1)
             forget = f.clone()
             for t in reversed(range(start, stop)):
-                d, s = (
-                    gates[t],
-                    slopes[t - start],
-                )  # the gates of this step are no longer needed: their gradient takes their place
+                d, s = gates[t], slopes[t - start]  # the gates of this step are no longer needed: d overwrites them
                 if dcs is not None:
                     cell.add_(dcs[t])
                 cell.addcmul_(total, through[t - start])
@@ -95,7 +100,7 @@ class _Lstm(torch.autograd.Function):
                 torch.mul(cell.unsqueeze(1), s[:, : 3 * n].view(-1, 3, n), out=d[:, : 3 * n].view(-1, 3, n))
                 cell.mul_(forget[t - start])
                 total = torch.addmm(dhs[t - 1], d, w_hh) if t and dhs is not None else d @ w_hh
-        ctx.memory.gradients = gates
+        ctx.record.gradients = gates
         dx = gates @ w_ih if ctx.needs_input_grad[1] else None
         return torch.zeros_like(total[:0, 0]), dx, None, None, None, total, cell, None
 
@@ -105,7 +110,7 @@ class _Gru(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, projected: Tensor, weight: Tensor, bias: Tensor | None, h: Tensor, memory: Memory
+        ctx: Any, projected: Tensor, weight: Tensor, bias: Tensor | None, h: Tensor, record: StepRecord
     ) -> tuple[Tensor, ...]:
         time, examples, wide = projected.shape
         n = wide // 3
@@ -120,8 +125,8 @@ class _Gru(torch.autograd.Function):
             inner[t] = hidden[:, 2 * n :]
             torch.addcmul(projected[t, :, 2 * n :], r, inner[t], out=new).tanh_()
             torch.lerp(new, hs[t], z, out=hs[t + 1])
-        memory.states = hs[:-1]
-        ctx.memory = memory
+        record.states = hs[:-1]
+        ctx.record = record
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(gates, hs, inner, weight)
         return hs[1:], hs[-1].clone()
@@ -134,13 +139,13 @@ class _Gru(torch.autograd.Function):
         slope_new = (1 - z) * (1 - new.square())
         slopes = torch.cat([slope_new * inner * r * (1 - r), (hs[:-1] - new) * z * (1 - z), slope_new * r], 2)
         hidden, totals = torch.empty_like(gates), torch.empty_like(inner)
-        total = _added(dh, None if dhs is None else dhs[-1], inner[0])
+        total = _add_optional(dh, None if dhs is None else dhs[-1], inner[0])
         for t in reversed(range(len(gates))):
             totals[t] = total
             torch.mul(total.unsqueeze(1), slopes[t].view(-1, 3, n), out=hidden[t].view(-1, 3, n))
             carried = torch.addcmul(dhs[t - 1], total, z[t]) if t and dhs is not None else total * z[t]
             total = torch.addmm(carried, hidden[t], weight)
-        ctx.memory.gradients = hidden
+        ctx.record.gradients = hidden
         deltas = hidden.clone()
         torch.mul(totals, slope_new, out=deltas[:, :, 2 * n :])
         return deltas, None, None, total, None
@@ -150,14 +155,14 @@ class _Rnn(torch.autograd.Function):
     """Steps of an Elman network on projected inputs (time, examples, hidden)."""
 
     @staticmethod
-    def forward(ctx: Any, projected: Tensor, weight: Tensor, h: Tensor, relu: bool, memory: Memory) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, projected: Tensor, weight: Tensor, h: Tensor, relu: bool, record: StepRecord) -> tuple[Tensor, ...]:
         hs = projected.new_empty(projected.shape[0] + 1, *projected.shape[1:])
         hs[0] = h
         weight = weight.T
         for t in range(len(projected)):
             torch.addmm(projected[t], hs[t], weight, out=hs[t + 1])
             hs[t + 1].relu_() if relu else hs[t + 1].tanh_()
-        memory.states = hs[:-1]
+        record.states = hs[:-1]
         ctx.relu = relu
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(hs, weight)
@@ -169,14 +174,14 @@ class _Rnn(torch.autograd.Function):
         slopes = (hs[1:] > 0).to(hs.dtype) if ctx.relu else 1 - hs[1:].square()
         deltas = torch.empty_like(slopes)
         weight = weight.T
-        total = _added(dh, None if dhs is None else dhs[-1], hs[0])
+        total = _add_optional(dh, None if dhs is None else dhs[-1], hs[0])
         for t in reversed(range(len(slopes))):
             torch.mul(total, slopes[t], out=deltas[t])
             total = torch.addmm(dhs[t - 1], deltas[t], weight) if t and dhs is not None else deltas[t] @ weight
         return deltas, None, total, None, None
 
 
-def _added(one: Tensor | None, other: Tensor | None, like: Tensor) -> Tensor:
+def _add_optional(one: Tensor | None, other: Tensor | None, like: Tensor) -> Tensor:
     """Their sum, where None is zero."""
     if one is None:
         return torch.zeros_like(like) if other is None else other
@@ -189,13 +194,13 @@ _rnn: Callable[..., tuple[Tensor, ...]] = _Rnn.apply
 
 
 def record_recurrent(module: nn.RNNBase, name: str, tape: Tape) -> Callable[..., Any]:
-    """The module's forward, recorded; in single precision, also under autocast."""
+    """A forward function for the module that records its steps; in single precision, also under autocast."""
 
     def forward(input: Any, hx: Any = None) -> Any:  # noqa: A002  # torch's name
         with torch.autocast(next(module.parameters()).device.type, enabled=False):
-            return recorded(input, hx)
+            return run_steps(input, hx)
 
-    def recorded(input: Any, hx: Any) -> Any:  # noqa: A002
+    def run_steps(input: Any, hx: Any) -> Any:  # noqa: A002
         packed = isinstance(input, PackedSequence)
         lengths: Tensor | None = None
         if packed:
@@ -219,13 +224,13 @@ def record_recurrent(module: nn.RNNBase, name: str, tape: Tape) -> Callable[...,
             outputs = []
             for direction in range(directions):
                 place = layer * directions + direction
-                x = layer_input if not direction else _turned(layer_input, backwards)
+                x = layer_input if not direction else _reverse(layer_input, backwards)
                 start = [state[place] for state in states]
                 hs, h, *cells = _direction(module, name, tape, x, layer, direction, start)
                 if lengths is not None:  # the states after each example's own last step
                     index = (lengths.to(hs.device) - 1).view(1, -1, 1).expand(1, -1, hs.shape[2])
                     h, cells = hs.gather(0, index)[0], [sequence.gather(0, index)[0] for sequence in cells[1:]]
-                outputs.append(hs if not direction else _turned(hs, backwards))
+                outputs.append(hs if not direction else _reverse(hs, backwards))
                 last_h.append(h)
                 last_c.extend(cells[:1])
             layer_input = outputs[0] if directions == 1 else torch.cat(outputs, 2)
@@ -243,26 +248,26 @@ def record_recurrent(module: nn.RNNBase, name: str, tape: Tape) -> Callable[...,
 
 
 def refuse_projection(module: nn.LSTM, name: str, arguments: Any, used: Sequence[int]) -> None:
-    """Refuse what an LSTM with proj_size, which is run again for each example, cannot do. `used` are places in what it gives."""
+    """Refuse calls of an LSTM with proj_size that cannot be repeated for one example; `used` are indices of outputs."""
     args, kwargs = arguments
-    alone = len(args) + len(kwargs) == 1 and not any(isinstance(x, PackedSequence) for x in (*args, *kwargs.values()))
-    if not (alone and module.batch_first and set(used) <= {0}):
+    no_state = len(args) + len(kwargs) == 1 and not any(isinstance(x, PackedSequence) for x in (*args, *kwargs.values()))
+    if not (no_state and module.batch_first and set(used) <= {0}):
         raise UnsupportedLayer(
-            f"{name or 'the model'} (LSTM) has proj_size, which works for the output of whole sequences alone: batch_first=True, "
+            f"{name or 'the model'} (LSTM) has proj_size, which works only for outputs of padded sequences: batch_first=True, "
             "not packed, no state given or used. Use proj_size=0, and an nn.Linear after it."
         )
 
 
 def _backwards(steps: int, lengths: Tensor | None, device: torch.device) -> Tensor | None:
-    """For each example, the order of its own steps from last to first: (time, examples); None if all are as long."""
+    """For each example, its steps from last to first: (time, examples); None if all have the same length."""
     if lengths is None:
         return None
     places = torch.arange(steps, device=device).unsqueeze(1)
-    turned = lengths.to(device).unsqueeze(0) - 1 - places
-    return torch.where(turned >= 0, turned, places)
+    reverse = lengths.to(device).unsqueeze(0) - 1 - places
+    return torch.where(reverse >= 0, reverse, places)
 
 
-def _turned(sequence: Tensor, order: Tensor | None) -> Tensor:
+def _reverse(sequence: Tensor, order: Tensor | None) -> Tensor:
     if order is None:
         return sequence.flip(0)
     return sequence.gather(0, order.unsqueeze(2).expand(-1, -1, sequence.shape[2]))
@@ -271,10 +276,11 @@ def _turned(sequence: Tensor, order: Tensor | None) -> Tensor:
 def _direction(
     module: nn.RNNBase, name: str, tape: Tape, x: Tensor, layer: int, direction: int, states: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
+    """The steps of one layer in one direction, recorded."""
     suffix = f"l{layer}{'_reverse' if direction else ''}"
     w_ih, w_hh = getattr(module, f"weight_ih_{suffix}"), getattr(module, f"weight_hh_{suffix}")
     b_ih, b_hh = (getattr(module, f"bias_{side}_{suffix}") if module.bias else None for side in ("ih", "hh"))
-    memory = Memory()
+    record = StepRecord()
     kind = type(module).__name__
     if any(p is not None and p.requires_grad and not isinstance(p, nn.Parameter) for p in (w_ih, w_hh, b_ih, b_hh)):
         raise UnsupportedLayer(
@@ -288,42 +294,42 @@ def _direction(
     gru = module.mode == "GRU"
     weight = w_hh.detach()
     out: tuple[Tensor, ...]
-    if lstm:  # nothing of it is a tensor of the graph, so an empty one stands for its weights
+    if lstm:  # no tensor of the graph stands for its weights, so an empty one does
         tapped = x.new_empty(0).requires_grad_(trainable)
         bias = None if b_ih is None else (b_ih + b_hh).detach()
-        out = _lstm(tapped, x, w_ih.detach(), bias, weight, *states, memory)
+        out = _lstm(tapped, x, w_ih.detach(), bias, weight, *states, record)
     else:
         tapped = F.linear(x, w_ih, b_ih if gru or b_ih is None else b_ih + b_hh)
         if gru:
-            out = _gru(tapped, weight, None if b_hh is None else b_hh.detach(), states[0], memory)
+            out = _gru(tapped, weight, None if b_hh is None else b_hh.detach(), states[0], record)
         else:
-            out = _rnn(tapped, weight, states[0], module.mode == "RNN_RELU", memory)
+            out = _rnn(tapped, weight, states[0], module.mode == "RNN_RELU", record)
 
-    def made(gradients: Gradients, examples: int) -> Found:
-        deltas = memory.gradients if lstm else gradients[0]
+    def make_factors(gradients: Gradients, examples: int) -> ParameterFactors:
+        deltas = record.gradients if lstm else gradients[0]
         assert deltas is not None
-        assert memory.states is not None
+        assert record.states is not None
         site = Site(name, kind, 0, examples)
 
         def first(sequence: Tensor) -> Tensor:  # several sequences of one example are one longer sequence
-            return in_time(site.first(sequence.transpose(0, 1)))
+            return as_sequences(site.examples_first(sequence.transpose(0, 1)))
 
-        def summed(sequence: Tensor) -> Dense:
-            return Dense(over_time(site.first(sequence.sum(0))))
+        def sum_steps(sequence: Tensor) -> Dense:
+            return Dense(sum_over_time(site.examples_first(sequence.sum(0))))
 
         d = first(deltas)
-        hidden = d if memory.gradients is None else first(memory.gradients)
+        hidden = d if record.gradients is None else first(record.gradients)
         if w_ih.requires_grad:
             yield w_ih, Outer.of(first(kept), d, w_ih.shape)
         if w_hh.requires_grad:
-            yield w_hh, Outer.of(first(memory.states), hidden, w_hh.shape)
+            yield w_hh, Outer.of(first(record.states), hidden, w_hh.shape)
         if b_ih is not None and b_hh is not None:
-            of_input = summed(deltas) if b_ih.requires_grad or b_hh.requires_grad else None
+            of_input = sum_steps(deltas) if b_ih.requires_grad or b_hh.requires_grad else None
             if b_ih.requires_grad and of_input is not None:
                 yield b_ih, of_input
             if b_hh.requires_grad and of_input is not None:
-                yield b_hh, summed(memory.gradients) if gru and memory.gradients is not None else of_input
+                yield b_hh, sum_steps(record.gradients) if gru and record.gradients is not None else of_input
 
-    if trainable and tapped.requires_grad and memory.states is not None:
-        tape.tap(name, kind, [tapped], [kept, memory.states], made)
+    if trainable and tapped.requires_grad and record.states is not None:
+        tape.tap(name, kind, [tapped], [kept, record.states], make_factors)
     return out

@@ -1,4 +1,4 @@
-"""A site: where in the model a layer stands, and along which dimension its tensors hold the examples."""
+"""A site: the place of a layer in a model, and the dimension along which its tensors hold the examples."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ from torch import Tensor
 from privopt.perexample.networks.factors import Factor
 from privopt.perexample.networks.unsupported import UnsupportedLayer
 
-Made = Iterator[tuple[str, Factor]]  # a parameter's name in its module, and its gradients
+NamedFactors = Iterator[tuple[str, Factor]]  # a parameter's name in its module, and its factor
 
 
 class Site(NamedTuple):
@@ -19,8 +19,8 @@ class Site(NamedTuple):
     dim: int
     examples: int
 
-    def first(self, tensor: Tensor) -> Tensor:
-        """The tensor with examples first; rows of one example that were merged into the batch are taken apart again."""
+    def examples_first(self, tensor: Tensor) -> Tensor:
+        """The tensor with examples first; rows of one example that were merged into the batch become a dimension again."""
         if tensor.ndim > self.dim:
             size = tensor.shape[self.dim]
             if size == self.examples:
@@ -34,5 +34,5 @@ class Site(NamedTuple):
         )
 
 
-LayerGrads = Callable[[Any, tuple[Tensor, ...], Tensor, Site], Made]
-"""(module, what went in, gradient of what came out, site) → the gradients of the module's trainable parameters."""
+FactorRule = Callable[[Any, tuple[Tensor, ...], Tensor, Site], NamedFactors]
+"""(module, inputs, gradient of the output, site) → the factors of the module's trainable parameters."""

@@ -1,17 +1,17 @@
-"""Isolation: whether each example's loss, and its gradient, depend on that example only.
+"""One by one: the losses of a batch against those of each example on its own.
 
-The losses of a batch are computed in two ways and compared: the batch at once, and each example as a batch of its own. Under
-`torch.vmap` the second way is independent by construction, because no value of an example can steer Python code or reach another
-example. Agreement at random points then shows that the batch computes the same function: *proved*. Where vmap cannot run the
-model, each example goes through it in turn. Its values may steer the code, so agreement is a test: *checked*.
+Under `torch.vmap` the losses of single examples are independent by construction: no value of an example can steer Python code
+or reach another example. If the batch agrees with them at random points, it computes the same function: independence is *proved*.
+Where vmap cannot run the model, the examples go through it one after the other. Their values may steer the code, so agreement is
+a test: independence is *checked*.
 
 What makes the comparison sharp:
 
 - double precision, so that a dependence in a small branch is not hidden by the rounding of a large one;
 - random parameters beside the model's own, so that no branch hides behind a gate that is 0;
-- batches made to show a dependence: one example much longer than all others, one of padding only, all alike but one, one
+- batches that reveal a dependence: one example much longer than all others, one of padding only, all equal but one, one
   extreme, and batches of another size;
-- operations that combine examples, told by shapes and not by values (`combinations`);
+- operations that combine examples, found by shapes and not by values (`combinations`);
 - training mode, with dropout and random draws replaced by constants.
 
 Examples are made up: only shapes and types of the data are used, so messages may quote what torch says.
@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from privopt.perexample.networks.examples import Kind, Numbers, call, copied, leaves, rows_of, score
+from privopt.perexample.networks.examples import Kind, Numbers, call_model, compute_losses, copy_tensors, leaves, rows_of
 from privopt.perexample.networks.fallback import forwards
 from privopt.perexample.networks.isolation.combinations import MOST, PRIMES, Watch, code_line, find_combinations
 from privopt.perexample.networks.isolation.made_up import EXAMPLES, MadeUp
@@ -38,7 +38,7 @@ from privopt.perexample.networks.model_state import ModelState, in_precision, ra
 from privopt.perexample.networks.rng import without_randomness
 from privopt.perexample.networks.unsupported import UnsupportedLayer
 
-REPEATS = 5  # of a batch, to see whether its losses are drawn anew
+REPEATS = 5  # runs of one batch that show whether its losses are random
 DRAWN = "the model or the loss draws random numbers that could not be replaced by constants"
 MIXED = (
     "the loss of one example depends on other examples of its batch. Either the model or the loss mixes examples: the batch must "
@@ -48,13 +48,13 @@ MIXED = (
 
 
 class Tolerance(NamedTuple):
-    """How far two ways to compute a number may differ: relative to its own parameter, and to the largest gradient of all."""
+    """How far two computations of a gradient may differ: relative to its own parameter, and to the largest of all parameters."""
 
     own: float
     overall: float
 
     def allows(self, own: float, overall: float) -> float:
-        """The largest difference, of a parameter whose gradient has this size beside the largest of all."""
+        """The largest difference for a parameter whose gradient has size `own`, where the largest has size `overall`."""
         return self.own * own + self.overall * overall
 
 
@@ -67,7 +67,7 @@ TOLERANCES = {
 
 
 def check_isolation(model: nn.Module, loss: Loss, inputs: Any, targets: Any, kind: Kind, numbers: Sequence[Numbers]) -> list[str]:
-    """Refuse a model or loss that mixes examples. The reasons why that was checked and not proved; none if it was proved.
+    """Refuse a model or loss that mixes examples. Returns why independence is checked and not proved; empty if it is proved.
 
     `inputs` and `targets` show the shapes and types of the data; `kind` says which integers the model can take.
     """
@@ -86,12 +86,12 @@ def check_isolation(model: nn.Module, loss: Loss, inputs: Any, targets: Any, kin
             usual = made_up.usual()
             try:
                 trial.losses(usual[0], rows=slice(None))
-            except Exception:  # the code insists on another precision
+            except Exception:  # the code needs another precision
                 continue
             for batch in usual:
                 reasons |= dict.fromkeys(trial.compare(batch, gradients=True))
             with random_values(parameters):
-                for place, batch in enumerate([*usual, *made_up.telling()]):
+                for place, batch in enumerate([*usual, *made_up.revealing()]):
                     reasons |= dict.fromkeys(trial.compare(batch, gradients=place < len(usual)))
                 reasons |= dict.fromkeys(trial.look_for_combinations(made_up.rows, list(reasons)))
             return list(reasons)
@@ -99,48 +99,48 @@ def check_isolation(model: nn.Module, loss: Loss, inputs: Any, targets: Any, kin
 
 
 def draws_random_numbers(model: nn.Module, inputs: Any) -> bool:
-    """Whether the outputs for an example change from call to call, though dropout and random draws are constants."""
+    """Whether outputs change from call to call, although dropout and random draws are replaced by constants."""
     start, found = ModelState(model), list[Any]()
     try:
         with without_randomness(model), torch.no_grad():
             for _ in range(REPEATS):
-                found.append([x.clone() for x in leaves(call(model, copied(inputs))) if isinstance(x, Tensor)])
+                found.append([x.clone() for x in leaves(call_model(model, copy_tensors(inputs))) if isinstance(x, Tensor)])
     finally:
         start.restore()
     return any(not torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=False))
 
 
 class _Trial:
-    """A model and a loss, computed in two ways."""
+    """A model and a loss whose losses are computed in two ways."""
 
     def __init__(self, model: nn.Module, loss: Loss, parameters: list[nn.Parameter]) -> None:
         self._model, self._loss, self._parameters = model, loss, parameters
 
     def losses(self, batch: Any, rows: slice | Tensor) -> Tensor:
-        """Of these rows, as one batch."""
-        inputs, targets = copied(rows_of(batch, rows))
-        return score(self._loss, call(self._model, inputs), targets)
+        """The losses of these rows, as one batch."""
+        inputs, targets = copy_tensors(rows_of(batch, rows))
+        return compute_losses(self._loss, call_model(self._model, inputs), targets)
 
     def compare(self, batch: Any, *, gradients: bool) -> list[str]:
-        """Refuse what mixes. The reason why independence is not shown by construction, if there is one."""
+        """Refuse a batch that mixes examples. Returns why independence was not shown by construction; empty if it was."""
         found = set[torch.dtype]()
         try:
-            with _noting_precisions(found), torch.set_grad_enabled(gradients):
+            with _record_precisions(found), torch.set_grad_enabled(gradients):
                 together = self.losses(batch, slice(None)).detach()
-        except Exception:  # made-up examples that this model cannot take
+        except Exception:  # the model cannot take these examples
             return []
         tolerance = max(TOLERANCES[dtype] for dtype in found | {together.dtype} if dtype in TOLERANCES)
         try:
             with torch.set_grad_enabled(gradients):
                 return self._compare(batch, together, tolerance)
         except UnsupportedLayer:
-            if self._draws(batch, together):
+            if self._is_random(batch, together):
                 return [DRAWN]
             raise
 
     def _compare(self, batch: Any, together: Tensor, tolerance: Tolerance) -> list[str]:
         try:
-            self._check(batch, together, self._apart(batch), tolerance)
+            self._check(batch, together, self._losses_under_vmap(batch), tolerance)
         except UnsupportedLayer:
             raise
         except Exception as error:
@@ -154,16 +154,16 @@ class _Trial:
         self._check(batch, together, apart, tolerance)
         return [reason]
 
-    def _draws(self, batch: Any, together: Tensor) -> bool:
-        """Whether the same batch has other losses when it is asked again: random numbers that no constant replaced."""
+    def _is_random(self, batch: Any, together: Tensor) -> bool:
+        """Whether the losses of a batch change from run to run: random numbers that no constant replaced."""
         with torch.no_grad():
             again = [self.losses(batch, slice(None)) for _ in range(REPEATS)]
         return any(not torch.equal(together.nan_to_num(), other.nan_to_num()) for other in again)
 
     def look_for_combinations(self, rows: Callable[[int], Any], known: list[str]) -> list[str]:
-        """Refuse losses that follow a number made of several examples. Other operations that combine examples are reasons.
+        """Refuse losses that follow a number made of several examples. Returns other operations that combine examples.
 
-        A line of code that is a known reason already is not named twice.
+        A line of code that is among the `known` reasons is not named again.
         """
 
         def losses(size: int) -> Tensor:
@@ -171,8 +171,8 @@ class _Trial:
 
         try:
             reductions, others = find_combinations(losses)
-        except Exception:  # made-up examples that this model cannot take, or code that looks for a mode of torch's
-            return ["the operations of the model could not be watched"]
+        except Exception:  # the model cannot take these examples, or looks for a dispatch mode of torch
+            return ["the operations of the model could not be recorded"]
         reasons = list[str]()
         with torch.no_grad():
             before = losses(PRIMES[0])
@@ -180,9 +180,9 @@ class _Trial:
                 try:
                     with Watch(PRIMES[0], change=place):
                         after = losses(PRIMES[0])
-                except Exception:  # it cannot be changed alone
+                except Exception:  # this result cannot be changed on its own
                     continue
-                if not _close(after, before, TOLERANCES[torch.float32]) and not self._draws(rows(PRIMES[0]), before):
+                if not _close(after, before, TOLERANCES[torch.float32]) and not self._is_random(rows(PRIMES[0]), before):
                     raise UnsupportedLayer(f"{MIXED} Here it is {operation}.")
         for operation in dict.fromkeys([*others, *(operation for _, operation in reductions)]):
             if not operation.where or not any(operation.where in reason for reason in (*known, *reasons)):
@@ -202,9 +202,9 @@ class _Trial:
 
     def _compare_gradients(self, together: Tensor, apart: Tensor, tolerance: Tolerance) -> None:
         weights = torch.linspace(1.0, 2.0, len(apart), dtype=apart.dtype, device=apart.device).cos()
-        ours, alone = (self._gradients(losses, weights) for losses in (together, apart))
-        overall = max((_largest(gradient) for gradient in alone if gradient is not None), default=0.0)
-        for one, other in zip(ours, alone, strict=True):
+        ours, wanted = (self._gradients(losses, weights) for losses in (together, apart))
+        overall = max((_largest(gradient) for gradient in wanted if gradient is not None), default=0.0)
+        for one, other in zip(ours, wanted, strict=True):
             if one is None and other is None:
                 continue
             gap = one if other is None else other if one is None else one - other
@@ -218,7 +218,7 @@ class _Trial:
             return [None] * len(self._parameters)
         return torch.autograd.grad(losses @ weights, self._parameters, allow_unused=True)
 
-    def _apart(self, batch: Any) -> Tensor:
+    def _losses_under_vmap(self, batch: Any) -> Tensor:
         """Each example as a batch of its own, under vmap."""
         parts, form = tree_flatten(batch)
         mapped = [place for place, part in enumerate(parts) if isinstance(part, Tensor) and part.shape[:1] == (EXAMPLES,)]
@@ -228,10 +228,10 @@ class _Trial:
             for place, row in zip(mapped, rows, strict=True):
                 own[place] = row.unsqueeze(0).clone()
             inputs, targets = tree_unflatten(own, form)
-            return score(self._loss, call(self._model, inputs), targets).squeeze(0)
+            return compute_losses(self._loss, call_model(self._model, inputs), targets).squeeze(0)
 
         recurrent: dict[nn.Module, Callable[..., Any]] = {
-            module: _under_vmap(module) for module in self._model.modules() if isinstance(module, nn.RNNBase)
+            module: _vmap_forward(module) for module in self._model.modules() if isinstance(module, nn.RNNBase)
         }
         with warnings.catch_warnings(), forwards(recurrent):
             warnings.filterwarnings("ignore", "There is a performance drop")  # no batching rule: correct, and slow
@@ -252,8 +252,8 @@ def _close(together: Tensor, apart: Tensor, tolerance: Tolerance) -> bool:
 
 
 @contextmanager
-def _noting_precisions(found: set[torch.dtype]) -> Iterator[None]:
-    """Note in which precisions the model computes."""
+def _record_precisions(found: set[torch.dtype]) -> Iterator[None]:
+    """Add to `found` the precisions in which the model computes."""
 
     def look(tensor: Tensor) -> Tensor:
         found.update({tensor.dtype} & set(TOLERANCES))
@@ -264,12 +264,12 @@ def _noting_precisions(found: set[torch.dtype]) -> Iterator[None]:
 
 
 class _Recurrent(torch.autograd.Function):
-    """nn.LSTM, nn.GRU and nn.RNN under vmap, which does not know them. They treat the rows of a batch separately."""
+    """nn.LSTM, nn.GRU and nn.RNN under vmap, which has no rule for them. They treat the rows of a batch separately."""
 
     @staticmethod
     def forward(module: nn.RNNBase, x: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
-        given = None if not states else states if len(states) > 1 else states[0]
-        output, ends = type(module).forward(module, x, given)
+        start = None if not states else states if len(states) > 1 else states[0]
+        output, ends = type(module).forward(module, x, start)
         return output, *(ends if isinstance(ends, tuple) else (ends,))
 
     @staticmethod
@@ -278,7 +278,7 @@ class _Recurrent(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, dims: tuple[int | None, ...], module: nn.RNNBase, x: Tensor, *states: Tensor) -> tuple[Any, Any]:
-        """Merge the rows of all examples into one batch, and take them apart again."""
+        """Merge the rows of all examples into one batch, and split the results again."""
 
         def first(tensor: Tensor, dim: int | None) -> Tensor:
             return tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
@@ -286,8 +286,8 @@ class _Recurrent(torch.autograd.Function):
         at = 0 if module.batch_first else 1
         rows = first(x, dims[1])
         merged = rows.movedim(0, at).flatten(at, at + 1)
-        given = [first(state, dim).movedim(0, 1).flatten(1, 2) for state, dim in zip(states, dims[2:], strict=True)]
-        output, *ends = _Recurrent.forward(module, merged, *given)
+        starts = [first(state, dim).movedim(0, 1).flatten(1, 2) for state, dim in zip(states, dims[2:], strict=True)]
+        output, *ends = _Recurrent.forward(module, merged, *starts)
         apart = [_split(output, at, info.batch_size), *(_split(end, 1, info.batch_size) for end in ends)]
         return tuple(apart), (0,) * len(apart)
 
@@ -297,8 +297,8 @@ def _split(tensor: Tensor, dim: int, count: int) -> Tensor:
     return tensor.reshape(*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :]).movedim(dim, 0)
 
 
-def _under_vmap(module: nn.RNNBase) -> Callable[..., Any]:
-    """What the module computes for a padded batch."""
+def _vmap_forward(module: nn.RNNBase) -> Callable[..., Any]:
+    """A forward function of a recurrent module that vmap can run, for padded batches."""
 
     def forward(x: Any, hx: Any = None) -> Any:
         if not isinstance(x, Tensor) or x.ndim != 3:
@@ -311,7 +311,7 @@ def _under_vmap(module: nn.RNNBase) -> Callable[..., Any]:
 
 
 def _reason(error: Exception) -> str:
-    """Why vmap cannot run the model, with the line of code."""
+    """Why vmap cannot run the model, and at which line of code."""
     says = str(error).strip().partition("\n")[0]
     reading = any(mark in says for mark in (".item()", "data-dependent", "__index__"))
     what = "a tensor is read as a Python number" if reading else "torch.vmap cannot run an operation"
