@@ -328,10 +328,10 @@ def test_a_run_repeated_with_another_generator_repeats_the_answers_that_were_pai
 def test_start_and_generator_are_on_the_disk_before_anything_is_paid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     append = Ledger._append
 
-    def appended(ledger: Ledger, entries: list[Entry], *, alone: bool) -> None:
+    def appended(ledger: Ledger, entries: list[Entry], *, exclusive: bool) -> None:
         saved = Checkpoint(tmp_path / "c", "these data").load()
         assert saved is not None
-        append(ledger, entries, alone=alone)
+        append(ledger, entries, exclusive=exclusive)
 
     monkeypatch.setattr(Ledger, "_append", appended)
     run(ONE_STEP, Given(X), np.zeros(3), spending=Ledger().run(), checkpoint=Checkpoint(tmp_path / "c", "these data"))

@@ -1,14 +1,14 @@
-"""Files that survive a crash: written as a whole or not at all, and on the disk when a function returns."""
+"""Files that survive a crash: written completely or not at all, and on the disk when a function returns."""
 
 import os
 from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes, *, private: bool = False) -> None:
-    """Write all of it or nothing: a crash, or a full disk, leaves the file as it was. An error names the file."""
-    path = path.resolve()  # what a link leads to is replaced, and not the link
+    """Replace a file's content: a crash, or a full disk, leaves the file as it was. Errors name the file."""
+    path = path.resolve()  # replaces the target of a link, not the link
     try:
-        if path.exists() and not path.is_file():  # a device, or a pipe: nothing is there to be left as it was
+        if path.exists() and not path.is_file():  # a device or a pipe has no earlier content to keep
             path.write_bytes(content)
         else:
             _replace(path, content, 0o600 if private else 0o644)
@@ -36,7 +36,7 @@ def temporary(path: Path) -> Path:
 
 
 def sync_directory(path: Path) -> None:
-    """Put on the disk which files the folder holds."""
+    """Flush the folder's list of files to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -12,6 +12,7 @@ from array_api_compat import array_namespace, device
 from privopt.checkpoint import Checkpoint, Progress
 from privopt.errors import BudgetExceeded, Diverged, LedgerError
 from privopt.measure.randomness import Rng, generator
+from privopt.measure.units import check_unit
 from privopt.needs import Offer
 from privopt.perexample.grads import Oracle
 from privopt.privacy.accountants import accountable
@@ -66,6 +67,7 @@ def run(
     """
     recipe.check(Offer.of(oracle), parameters)
     spending = spending or Ledger().run()
+    check_unit(spending.ledger.budget, *recipe.measurements)
     rng = generator(rng)
     at = PublicState(copy_iterate(parameters), parameters if recipe.looks_back else None)
     memory, kept = recipe.update.start(parameters), recipe.release.start(parameters, recipe.rounds, rng)

@@ -1,4 +1,7 @@
-"""Loops that are compiled into vector instructions, where many small operations of torch would take longer than they compute."""
+"""Compiled loops, and a cache of them whose files are protected by a hash.
+
+They replace sequences of small torch operations, whose overhead would exceed their work.
+"""
 
 import hashlib
 import pickle
@@ -12,12 +15,12 @@ SEAL = 32  # bytes of a hash
 
 
 def compiled(signature: str, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Compile a function now, and keep it for the next process, if there is a folder that can be written.
+    """Compile a function now, and cache it for the next process, if a cache folder is writable.
 
-    What is kept is sealed with a hash: a file that was damaged is compiled anew. numba would run what it finds in it.
+    A cache file begins with a hash of its content, and a damaged one is compiled anew; numba itself would run whatever it finds.
     """
 
-    def decorated(function: Callable[..., Any]) -> Any:
+    def decorate(function: Callable[..., Any]) -> Any:
         try:
             dispatcher = njit(nogil=True, **options)(function)
             dispatcher._cache = _SealedCache(function)
@@ -27,11 +30,11 @@ def compiled(signature: str, **options: Any) -> Callable[[Callable[..., Any]], A
         except (OSError, RuntimeError):
             return njit(signature, nogil=True, **options)(function)
 
-    return decorated
+    return decorate
 
 
 class _SealedCache(FunctionCache):
-    """numba's cache, with sealed files."""
+    """numba's cache, with a hash in each file."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
@@ -43,8 +46,8 @@ class _SealedCache(FunctionCache):
 class _SealedFiles(IndexDataCacheFile):
     def _load_index(self) -> Any:
         try:
-            version, stamp, overloads = _unsealed(self._index_path)
-        except OSError:  # it is not there, or it is damaged
+            version, stamp, overloads = _load_sealed(self._index_path)
+        except OSError:  # missing or damaged
             return {}
         return overloads if (version, stamp) == (self._version, self._source_stamp) else {}
 
@@ -52,7 +55,7 @@ class _SealedFiles(IndexDataCacheFile):
         self._save(self._index_path, (self._version, self._source_stamp, overloads))
 
     def _load_data(self, name: str) -> Any:
-        return _unsealed(self._data_path(name))
+        return _load_sealed(self._data_path(name))
 
     def _save_data(self, name: str, data: Any) -> None:
         self._save(self._data_path(name), data)
@@ -63,9 +66,9 @@ class _SealedFiles(IndexDataCacheFile):
             file.write(hashlib.sha256(content).digest() + content)
 
 
-def _unsealed(path: str) -> Any:
+def _load_sealed(path: str) -> Any:
     with open(path, "rb") as file:
         seal, content = file.read(SEAL), file.read()
     if hashlib.sha256(content).digest() != seal:
-        raise OSError(f"{path} is not as it was written")  # numba takes this as a file that is not there
+        raise OSError(f"{path} does not match its hash")  # numba treats this as a missing file
     return pickle.loads(content)

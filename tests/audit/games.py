@@ -192,7 +192,7 @@ def _noisy_min(rng: Rng, canary: bool) -> float:
 def _above_threshold(rng: Rng, canary: bool) -> float:
     """Twenty values that the canary raises, and one that it lowers: it makes "no" twenty times and then "yes" unlikely."""
     compare = above_threshold(0.5)
-    hidden = compare.hidden(3.0, 1.0, rng)
+    hidden = compare.noisy_threshold(3.0, 1.0, rng)
     early = [compare.exceeds(float(canary), hidden, 1.0, rng) for _ in range(20)]
     return float(any(early) or not compare.exceeds(5.0 - canary, hidden, 1.0, rng))
 

@@ -1,10 +1,12 @@
 """Columns: numbers and categories out of whatever pandas holds."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from privopt.datasets import MISSING, codes, numbers, texts
+from privopt.datasets import MISSING, as_written, codes, numbers, read, texts
 from privopt.errors import InputError
 
 
@@ -65,3 +67,16 @@ def test_codes_find_values_missing_ones_and_truth_in_any_case() -> None:
 def test_objects_are_no_categories() -> None:
     with pytest.raises(InputError, match="'tags' holds lists"):
         texts(pd.Series([["secret"]], name="tags"))
+
+
+def test_codes_keep_their_zeros_and_words_for_nothing_stay_words(tmp_path: Path) -> None:
+    file = tmp_path / "table.csv"
+    file.write_text("zip,pain,age,y\n01067,None,30,NA\n00001,,40,B\n")
+    listed = {"zip": ["01067", "00001"], "pain": ["None", "Some"], "age": ["30", "40"], "y": ["NA", "B"]}
+    table = read(file, "y", text=as_written(listed))
+    assert table.frame is not None
+    assert table.target is not None
+    assert table.frame["zip"].tolist() == ["01067", "00001"]
+    assert texts(table.frame["pain"]).tolist() == ["None", MISSING]
+    assert table.frame["age"].tolist() == [30, 40]
+    assert list(table.target) == ["NA", "B"]

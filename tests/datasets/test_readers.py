@@ -185,7 +185,7 @@ def test_libsvm_rows_to_predict_have_the_features_of_the_model(tmp_path: Path) -
     ("text", "says"),
     [
         ("1 1:secret\n", "not a LIBSVM file"),
-        ("1 2:1 1:1\n", "rising indices"),
+        ("1 2:1 1:1\n", "increasing indices"),
         ("1,2 1:1\n", "one label"),
         ("1 1:nan\n", "feature 1 of a holds missing or infinite"),
         ("nan 1:1\n", "target of a holds missing"),

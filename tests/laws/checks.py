@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 import numpy as np
 from scipy import stats
 
 from privopt.measure.clips import Clip
 from privopt.measure.measurement import Measurement, Measuring
-from privopt.measure.mechanisms import Mechanism
 from privopt.measure.randomness import Rng, generator
 from privopt.perexample.grads import Oracle, PerExampleVectors, Vector
 from privopt.privacy.accountants import epsilon
@@ -44,7 +44,13 @@ DIMENSION = 5
 DRAWS = 2000
 
 
-def _noise(mechanism: Mechanism, bound: float) -> Vector:
+class Releases(Protocol):
+    """A mechanism, as far as its noise is seen from outside."""
+
+    def release(self, total: Vector, bound: float, rng: Rng) -> Vector: ...
+
+
+def _noise(mechanism: Releases, bound: float) -> Vector:
     rng, total = generator(6), np.arange(float(DIMENSION))
     return np.array([mechanism.release(total, bound, rng) - total for _ in range(DRAWS)])
 
@@ -53,7 +59,7 @@ def _check_distribution(sample: Vector, expected: Callable[[Vector], Vector]) ->
     assert stats.kstest(sample, expected).pvalue > FALSE_ALARM
 
 
-def check_gaussian(mechanism: Mechanism, noise_multiplier: float, bound: float) -> None:
+def check_gaussian(mechanism: Releases, noise_multiplier: float, bound: float) -> None:
     """N(0, (zC)²) on each coordinate, independently."""
     noise = _noise(mechanism, bound) / (noise_multiplier * bound)
     _check_distribution(noise.ravel(), stats.norm.cdf)
@@ -61,7 +67,7 @@ def check_gaussian(mechanism: Mechanism, noise_multiplier: float, bound: float) 
     _check_distribution(noise.sum(axis=1) / math.sqrt(DIMENSION), stats.norm.cdf)
 
 
-def check_laplace(mechanism: Mechanism, noise_multiplier: float, bound: float) -> None:
+def check_laplace(mechanism: Releases, noise_multiplier: float, bound: float) -> None:
     """Laplace of scale zC on each coordinate, independently."""
     noise = _noise(mechanism, bound) / (noise_multiplier * bound)
     _check_distribution(noise.ravel(), stats.laplace.cdf)
@@ -70,7 +76,7 @@ def check_laplace(mechanism: Mechanism, noise_multiplier: float, bound: float) -
     assert stats.chisquare(positive, DRAWS * stats.binom(DIMENSION, 0.5).pmf(np.arange(DIMENSION + 1))).pvalue > FALSE_ALARM
 
 
-def check_gamma_norm(mechanism: Mechanism, noise_multiplier: float, bound: float) -> None:
+def check_gamma_norm(mechanism: Releases, noise_multiplier: float, bound: float) -> None:
     """Length Gamma(d, zC), and a direction that is uniform and knows nothing of the length."""
     noise = _noise(mechanism, bound) / (noise_multiplier * bound)
     lengths = np.linalg.norm(noise, axis=1)
@@ -83,14 +89,14 @@ def check_gamma_norm(mechanism: Mechanism, noise_multiplier: float, bound: float
         assert stats.ks_2samp(shadow[longer], shadow[~longer]).pvalue > FALSE_ALARM
 
 
-NOISE_CHECKS: dict[str, Callable[[Mechanism, float, float], None]] = {
+NOISE_CHECKS: dict[str, Callable[[Releases, float, float], None]] = {
     "gaussian": check_gaussian,
     "laplace": check_laplace,
     "gamma_norm": check_gamma_norm,
 }
 
 
-def check_noise(name: str, mechanism: Mechanism, noise_multiplier: float, bound: float) -> None:
+def check_noise(name: str, mechanism: Releases, noise_multiplier: float, bound: float) -> None:
     """Law 6: the mechanism's noise is what its name and parameters say."""
     NOISE_CHECKS[name](mechanism, noise_multiplier, bound)
 

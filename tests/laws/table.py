@@ -8,7 +8,7 @@ import numpy as np
 
 from privopt.measure.clips import Clip, automatic, l1, l2, per_layer
 from privopt.measure.measurement import Measurement
-from privopt.measure.mechanisms import Mechanism, gamma_norm, gaussian, laplace
+from privopt.measure.mechanisms import Independent, gamma_norm, gaussian, laplace
 from privopt.measure.queries import Query, gradient, gradient_difference, preconditioned_gradient
 from privopt.measure.samplers import Sampler, disjoint_batches, fixed_size, full_batch, poisson
 from privopt.methods import METHODS
@@ -63,7 +63,7 @@ CLIPS: dict[str, Callable[[float], Clip]] = {
     "automatic": automatic,
     "per_layer": lambda bound: per_layer({"": bound}),
 }
-MECHANISMS: dict[str, Callable[[float], Mechanism]] = {"gaussian": gaussian, "laplace": laplace, "gamma_norm": gamma_norm}
+MECHANISMS: dict[str, Callable[[float], Independent]] = {"gaussian": gaussian, "laplace": laplace, "gamma_norm": gamma_norm}
 
 UPDATES: dict[str, UpdateRule] = {
     "sgd": sgd(0.1),

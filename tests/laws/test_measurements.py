@@ -82,8 +82,6 @@ def test_noise_on_the_mean_is_relative_to_the_bound_and_to_the_expected_size(nam
     class Hidden:
         """The measurement of vectors that are all 0, seen as a mechanism."""
 
-        order, event, begin = noisy.mechanism.order, noisy.mechanism.event, noisy.mechanism.begin
-
         def release(self, total: Vector, bound: float, rng: Rng) -> Vector:
             assert bound == 1.5
             zero = Given(np.zeros((SIZE, len(total))))
@@ -98,8 +96,6 @@ def test_the_noise_of_several_terms_is_relative_to_the_sum_of_their_bounds() -> 
     assert measurement.bound == 0.25 * 2 + 0.5 * 3
 
     class Hidden:
-        order, event, begin = measurement.mechanism.order, measurement.mechanism.event, measurement.mechanism.begin
-
         def release(self, total: Vector, bound: float, rng: Rng) -> Vector:
             return total + measurement.measure(Given(np.zeros((4, len(total)))), NOWHERE, 0, rng).value * 4
 

@@ -31,17 +31,17 @@ SOURCES_OF_RANDOMNESS = {
     "AESCounter",
     "RDRAND",
     "ExtendedGenerator",
-    "keyed",
+    "from_key",
     "Cipher",
     "keystream",
 }
 
 DRAWN = {  # by these names, and by no others
-    "measure/randomness/generators.py": {"randbits", "random_raw", "bytes", "Generator", "ChaCha", "keyed"},
+    "measure/randomness/generators.py": {"randbits", "random_raw", "bytes", "Generator", "ChaCha", "from_key"},
     "measure/randomness/noise.py": {"normal", "standard_normal", "laplace"},
     "measure/randomness/torch_noise.py": {"standard_normal"},
     "measure/randomness/keyed_normal.py": {"keystream"},
-    "measure/samplers.py": {"choice", "geometric", "integers", "keyed"},  # rows, and cuts by their key
+    "measure/samplers.py": {"choice", "geometric", "integers", "from_key"},  # rows, and cuts by their key
     "measure/mechanisms.py": {"normal", "laplace", "exponential", "standard_normal", "gamma"},
     "postprocess/release.py": {"integers", "choice"},
     "perexample/public_rows.py": {"permutation", "Generator", "PCG64DXSM"},  # the order of public rows: it hides nothing
@@ -95,7 +95,7 @@ def test_randomness_is_drawn_where_it_is_paid_for_and_nowhere_else() -> None:
         ("keystream(key, 0, 0, words)", "keystream"),
         ("bits = np.random.PCG64DXSM(key)", "PCG64DXSM"),
         ("from randomgen import ChaCha\nbits = ChaCha(5)", "ChaCha"),
-        ("rng = keyed(5)", "keyed"),
+        ("rng = from_key(5)", "from_key"),
         ("noise = torch.empty(3).exponential_()", "exponential_"),
         ("from secrets import randbits\nkey = randbits(128)", "randbits"),
     ],

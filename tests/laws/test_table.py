@@ -25,8 +25,8 @@ from tests.laws import table
 NOT_A_SLOT = {
     "Term",
     "Step",
-    "Unmoved",  # is what most kinds of side information share
     "l2_moved",  # is an `l2` as soon as a round knows its iterates: tests/measure/test_queries.py
+    "Independent",  # what mechanisms with fresh noise have in common
     "gaussian_pool",  # is divided among several sums: tests/measure/test_gaussian_pool.py
     "noisy_min",  # tells a place, and hides no sum: tests/measure/test_noisy_min.py
     "above_threshold",  # answers yes or no, and hides no sum: tests/measure/test_sparse_vector.py

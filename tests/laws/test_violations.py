@@ -11,7 +11,7 @@ import pytest
 
 from privopt.measure.clips import Clip, l1, l2
 from privopt.measure.measurement import Carry, Measurement, Noisy
-from privopt.measure.mechanisms import Mechanism, gamma_norm, gaussian, laplace
+from privopt.measure.mechanisms import Independent, gamma_norm, gaussian, laplace
 from privopt.measure.queries import gradient
 from privopt.measure.randomness import Rng, Sum
 from privopt.measure.samplers import disjoint_batches, full_batch, poisson
@@ -139,7 +139,7 @@ class slightly_less(gaussian):  # noqa: N801
         return super().begin(like, bound * 0.93, rng)
 
 
-HALVES: dict[str, Callable[[float], Mechanism]] = {
+HALVES: dict[str, Callable[[float], Independent]] = {
     "gaussian": half_gaussian,
     "laplace": half_laplace,
     "gamma_norm": half_gamma_norm,
@@ -260,6 +260,7 @@ class ByDrawnSize(Measurement):
     def measure(self, oracle: Oracle, at: PublicState, round_: int, rng: Rng, carry: Carry = {}) -> Noisy:  # noqa: B006
         rows = self.sampler.draw(oracle.size, round_, rng)
         sums = [term.weight * term.query(oracle, rows, at).clipped_sum(term.clip) for term in self.terms]
+        assert isinstance(self.mechanism, Independent)
         hidden = self.mechanism.release(sum(sums[1:], sums[0]), self.bound, rng)
         return Noisy(hidden / max(1, oracle.size if rows is None else len(rows)), self.event(round_))
 
@@ -284,8 +285,8 @@ def test_a_rounded_batch_size_is_found() -> None:
 class Forgetful(Measurement):
     """Noise relative to the first term only."""
 
-    def begin(self, like: Vector, bound: float, round_: int, rng: Rng) -> Callable[[Sum], Noisy]:
-        return super().begin(like, bound * self.terms[0].bound / self.bound, round_, rng)
+    def begin(self, like: Vector, bound: float, round_: int, rng: Rng, carry: Carry = {}) -> Callable[[Sum], Noisy]:  # noqa: B006
+        return super().begin(like, bound * self.terms[0].bound / self.bound, round_, rng, carry)
 
 
 def test_noise_that_forgets_a_term_is_found_from_outside() -> None:

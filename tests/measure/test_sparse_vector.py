@@ -217,13 +217,11 @@ def test_a_paid_answer_is_the_mean_under_laplace_noise_of_the_charged_scale() ->
     measurement = sparse(answers=1, threshold=-1e6)
 
     class Answer:
-        order, event = 1, LaplaceDpEvent(NOISE)
-
         def release(self, total: Vector, bound: float, rng: Rng) -> Vector:
             at = PublicState(total, total, Known(gradient=0 * total))
             return total + size * measurement.measure(Given(np.zeros((size, len(total)))), at, 0, rng).value
 
-    check_laplace(Answer(), NOISE, BOUND)  # type: ignore[arg-type]
+    check_laplace(Answer(), NOISE, BOUND)
     rows = np.tile([[0.5, -0.25]], (size, 1))
     at = PublicState(np.zeros(2), np.zeros(2), Known(gradient=np.zeros(2)))
     clean = sparse(noise=0.0, answers=1).measure(Given(rows), at, 0, generator(0))

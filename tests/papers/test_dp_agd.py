@@ -201,7 +201,7 @@ def test_where_no_step_helps_the_gradient_is_measured_better_and_averaged_by_pre
 class _Greedy(LineSearch):
     """Takes the same share for ever."""
 
-    def _better_gradient(self, oracle: Oracle, at: PublicState, state: _State, rng: Rng) -> _State:
+    def _refine_gradient(self, oracle: Oracle, at: PublicState, state: _State, rng: Rng) -> _State:
         answer, spent = self.pool.release(
             oracle(at.current, None).clipped_sum(self.clip), self.clip.bound, 0.15, state.spent, rng
         )
@@ -265,7 +265,7 @@ def test_removing_an_example_moves_the_sum_of_gradients_by_at_most_the_clip_boun
     start = _State(0.0, 0.1, 0.0, np.zeros(4), 1.0, 0.0, 0)
 
     def total(keep: Vector) -> Vector:
-        return line._better_gradient(oracle(keep), at, start, generator(0)).gradient * len(keep)
+        return line._refine_gradient(oracle(keep), at, start, generator(0)).gradient * len(keep)
 
     moved = [np.linalg.norm(total(np.arange(SIZE)) - total(np.delete(np.arange(SIZE), row))) for row in range(SIZE)]
     assert 0.29 < max(moved) <= 0.3 + 1e-12
@@ -326,13 +326,13 @@ def test_losses_that_are_not_finite_hide_nothing_and_warn_nobody() -> None:
 def test_candidates_follow_the_steps_that_were_chosen() -> None:
     line = search(longest=2.0)
     state = _State(0.5, 0.1, 0.1, np.zeros(1), 2.0, 0.3, 8)
-    state = line._moved(state, 0.4)
+    state = line._after_step(state, 0.4)
     assert (state.longest, state.recent, state.moves, state.held) == (2.0, 0.4, 9, 0.0)
-    state = line._moved(state, 0.1)
+    state = line._after_step(state, 0.1)
     assert state.longest == pytest.approx(0.44)
     assert (state.recent, state.moves) == (0.0, 10)
-    assert line._moved(_State(0.5, 0.1, 0.1, np.zeros(1), 2.0, 1.95, 9), 0.1).longest == 2.0  # never beyond the first
-    assert line._moved(state, 0.0) is state
+    assert line._after_step(_State(0.5, 0.1, 0.1, np.zeros(1), 2.0, 1.95, 9), 0.1).longest == 2.0  # never beyond the first
+    assert line._after_step(state, 0.0) is state
 
 
 @pytest.mark.parametrize(

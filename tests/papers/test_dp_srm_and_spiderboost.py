@@ -12,7 +12,7 @@ import pytest
 
 from privopt.errors import CompositionError
 from privopt.loop import run
-from privopt.measure.measurement import Measurement, Noisy
+from privopt.measure.measurement import Carry, Measurement, Noisy
 from privopt.measure.randomness import Rng, Sum, generator
 from privopt.measure.samplers import Sampler, disjoint_batches, full_batch, poisson
 from privopt.methods.dp_sgd import dp_sgd
@@ -257,8 +257,8 @@ def test_answers_of_a_change_on_neighbouring_data_differ_by_no_more_than_claimed
 class _ForChangesAlone(Measurement):
     """Noise relative to C₂, as if γC₁ were not there."""
 
-    def begin(self, like: Vector, bound: float, round_: int, rng: Rng) -> Callable[[Sum], Noisy]:
-        return super().begin(like, bound * 0.3 / 0.7, round_, rng)
+    def begin(self, like: Vector, bound: float, round_: int, rng: Rng, carry: Carry = {}) -> Callable[[Sum], Noisy]:  # noqa: B006
+        return super().begin(like, bound * 0.3 / 0.7, round_, rng, carry)
 
 
 def test_noise_for_the_change_alone_is_found_from_outside() -> None:

@@ -67,5 +67,5 @@ def test_only_a_ridge_on_all_parameters_is_known_to_be_strongly_convex() -> None
     assert strong_convexity(ridge(0.3)) == strong_convexity(ridge(0.3, np.ones(4))) == 0.3
     with pytest.raises(CompositionError, match="not convex"):
         strong_convexity(nonconvex(0.3))
-    with pytest.raises(CompositionError, match="leaves some parameters alone"):
+    with pytest.raises(CompositionError, match="does not cover all parameters"):
         strong_convexity(ridge(0.3, np.array([1.0, 0.0])))

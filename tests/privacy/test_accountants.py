@@ -386,13 +386,13 @@ def test_the_order_of_events_does_not_change_their_price() -> None:
 
 def test_a_price_is_computed_once_for_each_question(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
-    compute = accountants._composed
+    compute = accountants._compose_distributions
 
     def counted(event: DpEvent, delta: float, *rest: Any) -> float:
         asked.append(delta)
         return compute(event, delta, *rest)
 
-    monkeypatch.setattr(accountants, "_composed", counted)
+    monkeypatch.setattr(accountants, "_compose_distributions", counted)
     accountants._price.cache_clear()
     event = SelfComposedDpEvent(PoissonSampledDpEvent(0.01, GaussianDpEvent(1.1)), 100)
     first = epsilon(event, 1e-5)

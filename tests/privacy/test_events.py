@@ -129,8 +129,8 @@ def test_a_form_that_nobody_wrote_is_refused(value: dict[str, object]) -> None:
 def test_descriptions_say_what_was_done() -> None:
     event = compose([SelfComposedDpEvent(PoissonSampledDpEvent(0.01, GaussianDpEvent(1.5)), 300), FailureDpEvent(1e-7)])
     assert describe(event) == (
-        "300 × Gaussian noise of 1.5 × the bound, Poisson sampling with probability 0.01; "
-        "a release that fails with probability 1e-07"
+        "300 × Gaussian mechanism, noise multiplier 1.5, Poisson sampling with probability 0.01; "
+        "release with failure probability 1e-07"
     )
     assert describe(NoOpDpEvent()) == "nothing"
     assert "fixed-size samples of 10 of 100" in describe(SampledWithoutReplacementDpEvent(100, 10, LaplaceDpEvent(2.0)))

@@ -228,7 +228,7 @@ def test_one_run_planned_within_the_cap_gets_all_of_it() -> None:
     run.pay(plan[20:])
     assert ledger.holder == "planned"
     assert 0.99 < ledger.epsilon() <= 1.0
-    assert "on one planned run alone" in (ledger.cap or "")
+    assert "for one planned run," in (ledger.cap or "")
 
 
 def test_nothing_else_is_charged_when_a_plan_has_the_cap_to_itself() -> None:

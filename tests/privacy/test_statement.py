@@ -49,8 +49,8 @@ def test_the_words_say_what_was_done_to_whom_and_what_is_not_covered() -> None:
         "Neighbours: one example's contribution added or removed while the number of examples stays public (zero-out).",
         "Planned budget: ε = 2",
         "Released: the coefficients",
-        "300 × Gaussian noise of 8.5 × the bound, Poisson sampling with probability 0.01",
-        "fails with probability 1e-07",
+        "300 × Gaussian mechanism, noise multiplier 8.5, Poisson sampling with probability 0.01",
+        "failure probability 1e-07",
         "Accountant: pld",
         "Taken as public:\n  - the number of rows",
         "inside this budget:\n  - column ranges",
@@ -115,7 +115,7 @@ def test_a_page_holds_the_words_and_runs_none_of_them() -> None:
     assert "<script" not in page
     assert "&lt;b&gt;" in page
     assert "<i>" not in page
-    assert "Gaussian noise of 8.5" in page
+    assert "noise multiplier 8.5" in page
 
 
 @pytest.mark.parametrize("event", [GaussianDpEvent(0.0), NonPrivateDpEvent()], ids=str)

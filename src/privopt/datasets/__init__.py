@@ -1,10 +1,10 @@
 """Data sets: tables from files, what is publicly known about their columns, and their encoding as numbers.
 
-`read` gives a `Table`; a `Schema` says what is public; `kinds` says what is left to estimate; an `Encoding` turns a frame into
-a matrix whose entries lie in [−1, 1]. pandas is loaded when a file is read, not before.
+`read` gives a `Table`; a `Schema` says what is public; `kinds` says what has to be estimated; an `Encoding` turns a frame into
+a matrix whose entries lie in [−1, 1]. pandas is imported when a file is read, not before.
 """
 
-from privopt.datasets.columns import MISSING, codes, numbers, texts
+from privopt.datasets.columns import MISSING, as_written, codes, numbers, texts
 from privopt.datasets.encode import Encoding
 from privopt.datasets.readers import read
 from privopt.datasets.schema import (
@@ -19,7 +19,6 @@ from privopt.datasets.schema import (
     load,
 )
 from privopt.datasets.table import Table
-from privopt.datasets.written import as_written
 
 __all__ = [
     "MISSING",

@@ -1,11 +1,14 @@
-"""Columns: the values of one column as finite numbers, or as text.
+"""Columns: the values of one column as finite numbers, or as text; and names in error messages.
 
 Errors name the column and never a value: the column's name is public, what it holds is not.
 """
 
+import csv
 import difflib
+import io
+import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +22,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 IGNORE = 'or mark the column {"ignore": true} in the schema.'
-MISSING = "(missing)"  # how a category that is not there is spelled
-MOST_COMPARED = 1000  # names that an error message looks among for the one that was meant, and their characters
+MISSING = "(missing)"  # the category of a missing value
+MOST_COMPARED = 1000  # how many names, and characters of each, are searched for one that was perhaps meant
 
 
 def numbers(column: "pd.Series[Any]", *, trained: bool = False) -> NDArray[np.float64]:
-    """The column as finite floats; errors advise a schema, unless a model was `trained` with one already."""
+    """Convert the column to finite floats. Errors suggest a schema, unless a model was `trained` already."""
     import pandas as pd
 
     kind = pd.api.types
@@ -49,7 +52,7 @@ def numbers(column: "pd.Series[Any]", *, trained: bool = False) -> NDArray[np.fl
 
 
 def texts(values: "pd.Series[Any] | NDArray[Any]") -> NDArray[np.object_]:
-    """The values as text: whole numbers without a fraction, so that 1 and 1.0 are one category; nothing is `MISSING`.
+    """Convert values to text: integers without a fraction, so that 1 and 1.0 are one category; a missing value is `MISSING`.
 
     >>> texts(np.array([1.0, 2.5, np.nan])).tolist()
     ['1', '2.5', '(missing)']
@@ -59,7 +62,7 @@ def texts(values: "pd.Series[Any] | NDArray[Any]") -> NDArray[np.object_]:
 
 
 def codes(values: "pd.Series[Any] | NDArray[Any]", known: Sequence[str]) -> NDArray[np.int64]:
-    """The position of each value in `known`, −1 where it is not there. Truth values match in any case: True is "true".
+    """The position of each value in `known`, or −1. Booleans match in upper and lower case: True is "true".
 
     >>> codes(np.array(["yes", "no", "perhaps"]), ["no", "yes"]).tolist()
     [1, 0, -1]
@@ -72,13 +75,42 @@ def codes(values: "pd.Series[Any] | NDArray[Any]", known: Sequence[str]) -> NDAr
     return lookup[places]
 
 
-def spelled(value: object) -> str:
-    """A category as text."""
+def category_text(value: object) -> str:
+    """Write a category as text."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def closest(name: str, known: Iterable[str]) -> str:
-    """The names that were perhaps meant, as the end of an error message."""
+def as_written(columns: Mapping[str, Sequence[str]]) -> list[str]:
+    """The columns that have to be read as text: some known value would be parsed as another, or as missing.
+
+    >>> as_written({"zip": ["01067", "80331"], "size": ["S", "M"], "stage": ["1", "2"], "pain": ["None", "Some"]})
+    ['zip', 'pain']
+    """
+    return [name for name, values in columns.items() if _numbers_change(values) or _some_are_missing(values)]
+
+
+def _numbers_change(values: Iterable[str]) -> bool:
+    for value in values:
+        try:
+            number = float(value)
+        except ValueError:
+            continue
+        if math.isnan(number) or category_text(number) != value:
+            return True
+    return False
+
+
+def _some_are_missing(values: Sequence[str]) -> bool:
+    import pandas as pd
+
+    file: Any = io.StringIO()
+    csv.writer(file).writerows([("value",), *((value,) for value in values)])
+    file.seek(0)
+    return bool(pd.read_csv(file, skip_blank_lines=False).isna().to_numpy().any())
+
+
+def suggest_names(name: str, known: Iterable[str]) -> str:
+    """Suggest the names that were perhaps meant, for the end of an error message."""
     known = list(known)
     compared = [other for other in known[:MOST_COMPARED] if max(len(name), len(other)) < MOST_COMPARED]
     near = difflib.get_close_matches(name, compared, n=3, cutoff=0.5)
@@ -88,9 +120,9 @@ def closest(name: str, known: Iterable[str]) -> str:
 
 
 def list_names(names: Sequence[str]) -> str:
-    """The first twenty, for an error message."""
+    """List the first twenty names, for an error message."""
     if any(map(_is_number, names)):
-        return "(not shown, for numbers are among them, as if the first row stood in the place of the names)"
+        return "(not shown: some are numbers, as if the first row of data stood in the place of the names)"
     return ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
 
 
@@ -103,7 +135,7 @@ def _is_number(name: str) -> bool:
 
 
 def check_names(path: Path, names: Iterable[str]) -> None:
-    """Refuse columns that are too many, names that are too long, and names that occur twice."""
+    """Validate column names: not too many, not too long, no duplicates."""
     counts = Counter(names)
     if counts.total() > MOST_NAMED_COLUMNS:
         raise InputError(
@@ -118,7 +150,7 @@ def check_names(path: Path, names: Iterable[str]) -> None:
 
 
 def _distinct(values: "pd.Series[Any] | NDArray[Any]") -> tuple[NDArray[np.intp], list[str]]:
-    """Each value's place among the distinct ones, and those as text: millions of rows have few categories."""
+    """The distinct values as text, and each value's place among them: millions of rows have few categories."""
     import pandas as pd
 
     try:
@@ -126,4 +158,4 @@ def _distinct(values: "pd.Series[Any] | NDArray[Any]") -> tuple[NDArray[np.intp]
     except TypeError:
         name = getattr(values, "name", "the target")
         raise InputError(f"column {name!r} holds lists or other objects, which are no categories. Ignore it.") from None
-    return places, [spelled(value) for value in distinct.tolist()]
+    return places, [category_text(value) for value in distinct.tolist()]

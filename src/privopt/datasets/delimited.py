@@ -1,4 +1,4 @@
-"""CSV: a header and rows of as many fields, between commas, semicolons or tabs."""
+"""CSV: a header and rows, separated by commas, semicolons or tabs."""
 
 import csv
 import io
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privopt.datasets.columns import check_names
-from privopt.datasets.files import opened
+from privopt.datasets.files import open_decompressed
 from privopt.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _ENCODING = "utf-8-sig"  # with or without a byte-order mark
 
 
 def read_delimited(path: Path, text: Collection[str] = ()) -> "pd.DataFrame":
-    """The file's columns, in the types that pandas sees in them, but those of `text` as they are written: 01 is not 1."""
+    """Read the columns with the types that pandas infers, but those in `text` as strings: 01 is not 1."""
     import pandas as pd
 
     try:
@@ -31,10 +31,10 @@ def read_delimited(path: Path, text: Collection[str] = ()) -> "pd.DataFrame":
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # "leads to a loss of data"
             form: dict[str, Any] = {"sep": separator, "encoding": _ENCODING, "index_col": False, "skipinitialspace": True}
-            with opened(path) as file:
+            with open_decompressed(path) as file:
                 frame = pd.read_csv(file, low_memory=False, **form)
             if named := [name for name in frame.columns if name in text]:
-                with opened(path) as file:
+                with open_decompressed(path) as file:
                     written = pd.read_csv(file, usecols=named, dtype=str, keep_default_na=False, na_values=[""], **form)
                 frame[named] = written[named]
     except UnicodeDecodeError:
@@ -42,7 +42,7 @@ def read_delimited(path: Path, text: Collection[str] = ()) -> "pd.DataFrame":
     except pd.errors.ParserWarning:
         raise InputError(f"{path} is ragged: its rows have more fields than the header's {len(header)}.") from None
     except pd.errors.ParserError as error:
-        reason = str(error).partition("C error: ")[2].strip() or "its rows cannot be told apart"
+        reason = str(error).partition("C error: ")[2].strip() or "its rows cannot be parsed"
         if "out of memory" in reason:
             raise MemoryError from None
         raise InputError(f"{path} is ragged: {reason}. Every row needs the header's {len(header)} fields.") from None
@@ -52,8 +52,8 @@ def read_delimited(path: Path, text: Collection[str] = ()) -> "pd.DataFrame":
 
 
 def _header(path: Path) -> tuple[str, list[str]]:
-    """The separator that finds most fields in the first line, and these fields."""
-    with io.TextIOWrapper(opened(path), encoding=_ENCODING) as file:
+    """The separator that splits the first line into most fields, and these fields."""
+    with io.TextIOWrapper(open_decompressed(path), encoding=_ENCODING) as file:
         line = next((line for line in iter(lambda: file.readline(LONGEST_HEADER + 1), "") if line.strip()), None)
     if line is None:
         raise InputError(f"{path} is empty. A CSV file starts with a line of column names.")
@@ -69,7 +69,7 @@ def _fields(line: str, separator: str) -> list[str]:
 
 
 def _refuse_short_rows(path: Path, separator: str, width: int) -> None:
-    with io.TextIOWrapper(opened(path), encoding=_ENCODING, newline="") as file, _fields_of_any_length():
+    with io.TextIOWrapper(open_decompressed(path), encoding=_ENCODING, newline="") as file, _fields_of_any_length():
         rows = csv.reader(file, delimiter=separator, skipinitialspace=True)
         for row in rows:
             if 0 < len(row) < width:
@@ -81,7 +81,7 @@ def _refuse_short_rows(path: Path, separator: str, width: int) -> None:
 
 @contextmanager
 def _fields_of_any_length() -> Iterator[None]:
-    """The csv module refuses fields of more than 128 KiB, unless it is told otherwise."""
+    """Lift the csv module's limit of 128 KiB for a field."""
     before = csv.field_size_limit(sys.maxsize)
     try:
         yield

@@ -1,7 +1,7 @@
 """Encodings: a frame's columns as a matrix whose entries lie in [−1, 1].
 
 A numeric column with range [low, high] becomes clip((x − middle)/half, −1, 1); a categorical one becomes one indicator per
-listed value. Ranges and values are public, or were estimated privately: an encoding tells nothing else about any row.
+listed value. Ranges and values are public, or were estimated privately: an encoding reveals nothing else about any row.
 """
 
 import math
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     import pandas as pd
     import scipy.sparse as sp
 
-WIDE = 50  # features from which indicators are stored sparsely
+WIDE = 50  # with more features than this, indicators are stored sparsely
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """What becomes of each column, in order; columns that are not listed are not looked at.
+    """How each column is encoded, in order; other columns are not read.
 
     **Guarantee** Any row of any frame has l2 norm at most `row_bound`: a public bound, without looking at the data.
 
@@ -53,7 +53,7 @@ class Encoding:
 
     @classmethod
     def of(cls, kinds: Mapping[str, Kind]) -> "Encoding":
-        """The encoding of columns of which everything is known by now."""
+        """Make the encoding of columns whose ranges and values are all known."""
         unknown = [name for name, kind in kinds.items() if not isinstance(kind, Numeric | Categorical | Ignored)]
         if unknown:
             raise InputError(f"nothing is known yet about {', '.join(map(repr, unknown))}. Declare or estimate them first.")
@@ -86,7 +86,7 @@ class Encoding:
         return sum(widths) > WIDE and 2 * indicators > sum(widths)
 
     def matrix(self, frame: "pd.DataFrame") -> "NDArray[np.float64] | sp.csr_matrix":
-        """The encoded rows. A category that is not listed is all zeros; a warning counts them by column."""
+        """Encode the rows. A category that is not listed becomes zeros; a warning counts them by column."""
         missing = [name for name, _ in self.columns if name not in frame.columns]
         if missing:
             raise InputError(f"the data lack columns that the model was trained on: {', '.join(map(repr, missing))}.")
@@ -95,7 +95,7 @@ class Encoding:
         start = 0
         for place, (name, kind) in enumerate(self.columns):
             if isinstance(kind, Numeric):
-                rows.put_numbers(place, start, _scaled(numbers(frame[name], trained=True), kind))
+                rows.put_numbers(place, start, _scale(numbers(frame[name], trained=True), kind))
             else:
                 positions = codes(frame[name], kind.values)
                 rows.put_indicators(place, start, positions)
@@ -105,36 +105,36 @@ class Encoding:
         if unlisted:
             counts = ", ".join(f"{name!r} ({count} of {len(frame)} rows)" for name, count in unlisted.items())
             warnings.warn(f"values that the encoding does not list count as none: {counts}.", PrivoptWarning, stacklevel=2)
-        return rows.finished()
+        return rows.build()
 
     def to_json(self) -> dict[str, Any]:
-        """What `from_json` reads back."""
+        """A JSON form that `from_json` reads back."""
         return {"columns": [{"name": name, **kind.to_json()} for name, kind in self.columns]}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Encoding":
-        """The encoding that `to_json` wrote."""
+        """Read what `to_json` wrote."""
         entries = value.get("columns")
         if not isinstance(entries, list):
             raise InputError("an encoding is an object with a list 'columns'.")
-        return cls(tuple(_entry(entry) for entry in entries))
+        return cls(tuple(_parse_entry(entry) for entry in entries))
 
 
-def _entry(entry: object) -> tuple[str, Numeric | Categorical]:
+def _parse_entry(entry: object) -> tuple[str, Numeric | Categorical]:
     match entry:
         case {"name": str(name), "low": low, "high": high}:
             return name, Numeric(low, high)
         case {"name": str(name), "values": [*values]}:
             return name, Categorical(tuple(map(str, values)))
-    raise InputError(f"{shortened(entry)} is no column of an encoding; it has a name, and low and high or values.")
+    raise InputError(f"{shortened(entry)} is not a column of an encoding; one has a name, and low and high or values.")
 
 
 def _width(kind: Numeric | Categorical) -> int:
     return 1 if isinstance(kind, Numeric) else len(kind.values)
 
 
-def _scaled(values: NDArray[np.float64], kind: Numeric) -> NDArray[np.float64]:
-    """Into [−1, 1]; a range without width keeps the column's unit."""
+def _scale(values: NDArray[np.float64], kind: Numeric) -> NDArray[np.float64]:
+    """Scale values to [−1, 1]; a range of width 0 keeps the column's unit."""
     middle, half = kind.low / 2 + kind.high / 2, (kind.high / 2 - kind.low / 2) or 1.0  # halves cannot overflow
     with np.errstate(over="ignore"):
         return np.clip((values - middle) / half, -1.0, 1.0)
@@ -154,7 +154,7 @@ class _Dense:
         listed = np.flatnonzero(positions >= 0)
         self._rows[listed, start + positions[listed]] = 1.0
 
-    def finished(self) -> NDArray[np.float64]:
+    def build(self) -> NDArray[np.float64]:
         return self._rows
 
 
@@ -173,7 +173,7 @@ class _Csr:
     def put_indicators(self, place: int, start: int, positions: NDArray[np.int64]) -> None:
         self._values[:, place], self._features[:, place] = positions >= 0, start + np.maximum(positions, 0)
 
-    def finished(self) -> "sp.csr_matrix":
+    def build(self) -> "sp.csr_matrix":
         import scipy.sparse as sp
 
         size, columns = self._values.shape

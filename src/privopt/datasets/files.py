@@ -1,4 +1,4 @@
-"""Files: plain or compressed, opened alike; and JSON of any origin, read safely."""
+"""Files: transparent decompression, and JSON from untrusted sources."""
 
 import bz2
 import gzip
@@ -13,21 +13,21 @@ from privopt.errors import InputError
 from privopt.limits import MOST_JSON_BYTES, unpacked_limit
 
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-BLOCK = 2**20  # bytes that are unpacked at a time
+BLOCK = 2**20  # bytes to unpack at a time
 
 
-def opened(path: Path) -> BinaryIO:
-    """The file's content in bytes, decompressed."""
+def open_decompressed(path: Path) -> BinaryIO:
+    """Open a file for reading bytes; .gz, .bz2 and .xz are decompressed."""
     file: BinaryIO = OPENERS.get(path.suffix.lower(), open)(path, "rb")
     return file
 
 
 def check_unpacked_size(path: Path) -> None:
-    """Refuse a compressed file that unpacks to more than the limit, before a parser makes something even larger of it."""
+    """Refuse a compressed file that unpacks to more than the limit, before a parser needs even more memory for it."""
     if path.suffix.lower() not in OPENERS:
         return
     left = most = unpacked_limit(path.stat().st_size)
-    with opened(path) as file:
+    with open_decompressed(path) as file:
         while left >= 0 and (block := file.read(BLOCK)):
             left -= len(block)
     if left < 0:
@@ -35,13 +35,13 @@ def check_unpacked_size(path: Path) -> None:
 
 
 def read_json(path: Path, pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
-    """What a JSON file says. An `InputError` tells what is wrong with one that cannot be read, but not which file it is."""
+    """Read a JSON file. An `InputError` says what is wrong with it, but not which file it is."""
     with path.open("rb") as file:
         content = file.read(MOST_JSON_BYTES + 1)
     if len(content) > MOST_JSON_BYTES:
         raise InputError(f"it is larger than {MOST_JSON_BYTES} bytes.")
     try:
-        value = json.loads(content.decode("utf-8-sig"), object_pairs_hook=pairs_hook, parse_int=_whole_number)
+        value = json.loads(content.decode("utf-8-sig"), object_pairs_hook=pairs_hook, parse_int=_parse_int)
         json.dumps(value, ensure_ascii=False).encode()
     except InputError:
         raise
@@ -56,8 +56,8 @@ def read_json(path: Path, pairs_hook: Callable[[list[tuple[str, Any]]], Any] | N
     return value
 
 
-def _whole_number(digits: str) -> int:
-    """One that a float can hold: whatever computes with it need not ask again."""
+def _parse_int(digits: str) -> int:
+    """Parse an integer that fits into a float, so that it is safe to compute with."""
     if len(digits) > sys.float_info.max_10_exp:
         raise InputError(f"it holds a number of {len(digits)} digits, which is too large to compute with.")
     return int(digits)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privopt.datasets.columns import list_names
-from privopt.datasets.table import Numbered, Table, check_width, numeric
+from privopt.datasets.table import Numbered, Table, check_width, table_of_matrix
 from privopt.errors import InputError
 from privopt.limits import unpacked_limit
 
@@ -20,7 +20,7 @@ _CSR = ("data", "indices", "indptr", "shape")
 
 
 def read_npz(path: Path, name: str, names: Sequence[str] | None) -> Table:
-    """The arrays as a table; its features are x0, x1, …"""
+    """Read the arrays as a table with the features x0, x1, …"""
     with path.open("rb") as file:  # numpy leaves a file open that it cannot read
         archive = _archive(path, file)
         _check_size(path, archive)
@@ -38,7 +38,7 @@ def read_npz(path: Path, name: str, names: Sequence[str] | None) -> Table:
         target = _array(path, archive, "y", numbers=False) if "y" in archive else None
     if names is not None and len(names) != matrix.shape[1]:
         raise InputError(f"{path} has {matrix.shape[1]} features, but the model knows {len(names)}.")
-    return numeric(name, matrix, names or Numbered("x", 0, matrix.shape[1]), target)
+    return table_of_matrix(name, matrix, names or Numbered("x", 0, matrix.shape[1]), target)
 
 
 def _archive(path: Path, file: BinaryIO) -> Any:
@@ -90,7 +90,7 @@ def _array(path: Path, archive: Any, key: str, *, numbers: bool = True) -> NDArr
 
 
 def _check_header(path: Path, archive: Any, key: str) -> None:
-    """Refuse an array that is not as large as its header says, before numpy makes room for it."""
+    """Refuse an array whose size does not match its header, before numpy allocates memory for it."""
     info = archive.zip.getinfo(f"{key}.npy" if f"{key}.npy" in archive.zip.namelist() else key)
     with archive.zip.open(info) as member:
         version = np.lib.format.read_magic(member)
@@ -98,9 +98,9 @@ def _check_header(path: Path, archive: Any, key: str) -> None:
         shape, _, dtype = read_header(member)
         left = info.file_size - member.tell()
     if dtype.hasobject:
-        raise InputError(f"{key} in {path} holds Python objects, which only a pickle could. Save plain arrays.")
+        raise InputError(f"{key} in {path} holds Python objects, which only pickle can store. Save plain arrays.")
     if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != left:
-        raise InputError(f"{key} in {path} is damaged: it does not hold as many numbers as it says. Save the file anew.")
+        raise InputError(f"{key} in {path} is damaged: its size does not match its header. Save the file anew.")
 
 
 def _check_size(path: Path, archive: Any) -> None:

@@ -1,4 +1,4 @@
-"""Parquet: columns with types of their own, read by pyarrow."""
+"""Parquet: typed columns, read by pyarrow."""
 
 import json
 import warnings
@@ -12,11 +12,11 @@ from privopt.limits import unpacked_limit
 if TYPE_CHECKING:
     import pandas as pd
 
-CELL = 8  # bytes, at least, of every cell in memory
+CELL = 8  # least number of bytes of a cell in memory
 
 
 def read_parquet(path: Path) -> "pd.DataFrame":
-    """The file's columns. The index of a frame that pandas wrote is one of them if it has a name, and else left out."""
+    """Read the columns. A pandas index is one of them if it has a name, and is left out otherwise."""
     try:
         import pyarrow.lib
         import pyarrow.parquet
@@ -55,7 +55,7 @@ def _values(path: Path, name: str, column: Any) -> "pd.Series[Any]":
 
 
 def _check_size(path: Path, file: Any) -> None:
-    """Runs of one value take no room in a file, but in memory they do."""
+    """Refuse a table that is too large in memory: repeated values take almost no space in a file."""
     meta, most = file.metadata, unpacked_limit(path.stat().st_size)
     stored = sum(meta.row_group(place).total_byte_size for place in range(meta.num_row_groups))
     if max(stored, CELL * meta.num_rows * meta.num_columns) > most:
@@ -65,9 +65,9 @@ def _check_size(path: Path, file: Any) -> None:
 
 
 def _row_labels(metadata: dict[bytes, bytes], names: list[str]) -> list[str]:
-    """The columns in which pandas keeps an index without a name."""
+    """The columns in which pandas stores an index without a name."""
     try:
         index = json.loads(metadata.get(b"pandas", b"{}"))["index_columns"]
         return [name for name in names if name in index and name.startswith("__index_level_")]
-    except (ValueError, KeyError, TypeError, RecursionError):  # no frame, or what describes it is damaged: all are columns
+    except (ValueError, KeyError, TypeError, RecursionError):  # not a pandas frame, or its metadata are damaged: all are columns
         return []

@@ -15,7 +15,7 @@ from privopt.datasets.files import OPENERS, check_unpacked_size
 from privopt.datasets.libsvm import looks_like_libsvm, read_libsvm
 from privopt.datasets.npz import read_npz
 from privopt.datasets.parquet import read_parquet
-from privopt.datasets.table import Table, framed
+from privopt.datasets.table import Table, table_of_frame
 from privopt.errors import InputError, PrivoptError
 
 FORMATS = "CSV (.csv, .tsv), Parquet (.parquet), LIBSVM (.svm, .libsvm, .svmlight, or any other name) and NumPy (.npz)"
@@ -25,7 +25,7 @@ _LIBSVM = (".svm", ".libsvm", ".svmlight")
 def read(
     path: str | PathLike[str], target: str | None = None, *, names: Sequence[str] | None = None, text: Collection[str] = ()
 ) -> Table:
-    """The table in a file; its format is told by its name, or by its first lines where the name tells nothing.
+    """Read the table in a file, whose format follows from its name or, for other names, from its first lines.
 
     `target` names a column of CSV and Parquet files. LIBSVM files begin each line with it, npz files call it y. `names` are the
     features that a trained model knows: LIBSVM files do not show those that are 0 in all their rows. Columns of a CSV file
@@ -47,7 +47,7 @@ def read(
         raise InputError(f"{path} cannot be read: {error.strerror or type(error).__name__}.") from None
     except (PrivoptError, MemoryError):
         raise
-    except Exception as error:  # of a library that met what it did not expect; its message may quote a value
+    except Exception as error:  # unexpected, from a library; its message may quote a value
         raise InputError(f"{path} cannot be read, and is perhaps damaged ({type(error).__name__}). Write it anew.") from None
 
 
@@ -55,9 +55,9 @@ def _read(path: Path, target: str | None, names: Sequence[str] | None, text: Col
     plain = path.with_suffix("") if path.suffix.lower() in OPENERS else path
     name, kind = path.name.split(".")[0] or path.name, plain.suffix.lower()
     if kind in (".csv", ".tsv"):
-        return framed(name, read_delimited(path, text), target)
+        return table_of_frame(name, read_delimited(path, text), target)
     if kind == ".parquet" and plain is path:
-        return framed(name, read_parquet(path), target)
+        return table_of_frame(name, read_parquet(path), target)
     if kind == ".npz" and plain is path:
         _refuse_other_target(path, target, "y", "the array y is the target")
         return read_npz(path, name, names)

@@ -1,4 +1,4 @@
-"""Schemas: what is publicly known about a table's columns, so that no budget is spent on finding out.
+"""Schemas: what is publicly known about a table's columns, so that no budget is spent on estimating it.
 
 A schema is a JSON file. Columns that it does not mention are unknown, and estimated privately:
 
@@ -7,7 +7,7 @@ A schema is a JSON file. Columns that it does not mention are unknown, and estim
                  "region": {"values": ["north", "south"]},
                  "notes":  {"ignore": true}}}
 
-What it says must not be read off the private data: a range that is their minimum and maximum gives both away.
+It must not be derived from the private data: a range from their minimum to their maximum reveals both.
 """
 
 import reprlib
@@ -19,7 +19,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from privopt.datasets.columns import closest, list_names, spelled
+from privopt.datasets.columns import category_text, list_names, suggest_names
 from privopt.datasets.files import read_json
 from privopt.errors import InputError
 from privopt.limits import MOST_COLUMNS
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 T = TypeVar("T")
-shortened = reprlib.repr  # a schema is public, so it may be quoted; but not pages of it
+shortened = reprlib.repr  # a schema is public, so errors may quote it, in short
 
 
 @dataclass(frozen=True)
 class Numeric:
-    """A column of numbers; those outside the range count as its ends."""
+    """A column of numbers; values outside the range are clipped to it."""
 
     low: float
     high: float
@@ -52,7 +52,7 @@ class Numeric:
 
 @dataclass(frozen=True)
 class Categorical:
-    """A column of categories; any other value counts as none of them."""
+    """A column of categories; other values count as no category."""
 
     values: tuple[str, ...]
 
@@ -75,12 +75,12 @@ class Ignored:
 
 @dataclass(frozen=True)
 class UnknownNumeric:
-    """Numbers whose range nobody declared."""
+    """A column of numbers without a declared range."""
 
 
 @dataclass(frozen=True)
 class UnknownCategorical:
-    """Categories that nobody listed."""
+    """A column of categories without a declared list."""
 
 
 Column = Numeric | Categorical | Ignored
@@ -89,7 +89,7 @@ Kind = Column | UnknownNumeric | UnknownCategorical
 
 @dataclass(frozen=True)
 class Schema:
-    """What is public: columns, and the classes or the range of the target, each as far as it is known."""
+    """What is public about the columns, and about the classes or the range of the target."""
 
     columns: Mapping[str, Column] = field(default_factory=dict)
     classes: tuple[str, ...] | None = None
@@ -101,10 +101,10 @@ class Schema:
         if self.classes is not None:
             _check_distinct("classes", self.classes)
             if len(self.classes) < 2:
-                raise InputError(f"'classes' lists only {self.classes[0]!r}; there are two or more to tell apart.")
+                raise InputError(f"'classes' lists only {self.classes[0]!r}; there are two or more to distinguish.")
 
     def to_json(self) -> dict[str, Any]:
-        """What `from_json` reads back."""
+        """A JSON form that `from_json` reads back."""
         value: dict[str, Any] = {"columns": {name: column.to_json() for name, column in self.columns.items()}}
         if self.classes is not None:
             value["target"] = {"classes": list(self.classes)}
@@ -114,27 +114,27 @@ class Schema:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Schema":
-        """The schema that a JSON object says; errors name the column and the key."""
+        """Make a schema from a JSON object; errors name the column and the key."""
         _check_keys("the schema", value, ("target", "columns"))
         described = value.get("columns", {})
         if not isinstance(described, Mapping):
             raise InputError("'columns' is an object: column names, and what is known of each.")
-        columns = {name: _column(f"column {name!r}", entry) for name, entry in described.items()}
+        columns = {name: _parse_column(f"column {name!r}", entry) for name, entry in described.items()}
         match value.get("target", {}):
             case {"classes": classes, **others}:
                 _check_keys("the target", others, (), beside="classes")
-                return _located("the target", lambda: cls(columns, classes=_listed("classes", classes)))
+                return _add_location("the target", lambda: cls(columns, classes=_parse_list("classes", classes)))
             case {"low": _} | {"high": _} as entry:
-                return cls(columns, target=_numeric("the target", entry))
+                return cls(columns, target=_parse_range("the target", entry))
             case entry:
                 _check_keys("the target", entry, ("classes", "low", "high"))
                 return cls(columns)
 
 
 def load(path: str | PathLike[str]) -> Schema:
-    """The schema in a JSON file."""
+    """Read a schema from a JSON file."""
     try:
-        value = read_json(Path(path), _object)
+        value = read_json(Path(path), _make_object)
     except FileNotFoundError:
         raise InputError(f"there is no schema {path}.") from None
     except OSError as error:
@@ -148,15 +148,17 @@ def load(path: str | PathLike[str]) -> Schema:
 
 
 def kinds(frame: "pd.DataFrame", schema: Schema | None = None) -> dict[str, Kind]:
-    """What each column is: as the schema says, else unknown, numbers or categories by the column's type (taken as public)."""
+    """The kind of each column: the schema's, or an unknown range or list by the column's type (which is taken as public)."""
     declared = {} if schema is None else schema.columns
     for name in declared:
         if name not in frame.columns:
-            raise InputError(f"the schema mentions column {name!r}, which the data do not have. {closest(name, frame.columns)}")
-    return {str(name): declared.get(str(name)) or _unknown(frame[name]) for name in frame.columns}
+            raise InputError(
+                f"the schema mentions column {name!r}, which the data do not have. {suggest_names(name, frame.columns)}"
+            )
+    return {str(name): declared.get(str(name)) or _guess_kind(frame[name]) for name in frame.columns}
 
 
-def _unknown(column: "pd.Series[Any]") -> Kind:
+def _guess_kind(column: "pd.Series[Any]") -> Kind:
     import pandas as pd
 
     kind = pd.api.types
@@ -173,43 +175,43 @@ def _unknown(column: "pd.Series[Any]") -> Kind:
 # ---------------------------------------------------------------- from JSON
 
 
-def _column(where: str, entry: Any) -> Column:
+def _parse_column(where: str, entry: Any) -> Column:
     match entry:
         case {"ignore": True, **others}:
             _check_keys(where, others, (), beside="ignore")
             return Ignored()
         case {"values": values, **others}:
             _check_keys(where, others, (), beside="values")
-            return _located(where, lambda: Categorical(_listed("values", values)))
+            return _add_location(where, lambda: Categorical(_parse_list("values", values)))
         case {"low": _} | {"high": _}:
-            return _numeric(where, entry)
+            return _parse_range(where, entry)
     _check_keys(where, entry, ("low", "high", "values", "ignore"))
     raise InputError(f'{where} is {shortened(entry)}; it is {{"low": …, "high": …}}, {{"values": […]}} or {{"ignore": true}}.')
 
 
-def _numeric(where: str, entry: Mapping[str, Any]) -> Numeric:
+def _parse_range(where: str, entry: Mapping[str, Any]) -> Numeric:
     _check_keys(where, entry, ("low", "high"))
     if len(entry) < 2:
         raise InputError(f"{where} has {next(iter(entry))!r} only; a range is 'low' and 'high'.")
-    found = _located(where, lambda: Numeric(entry["low"], entry["high"]))
+    found = _add_location(where, lambda: Numeric(entry["low"], entry["high"]))
     if found.low == found.high:
         raise InputError(f"{where}: 'low' and 'high' are both {found.low}, but low lies below high. Ignore a constant column.")
     return found
 
 
-def _located(where: str, make: Callable[[], T]) -> T:
+def _add_location(where: str, make: Callable[[], T]) -> T:
     try:
         return make()
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
 
 
-def _listed(key: str, values: object) -> tuple[str, ...]:
+def _parse_list(key: str, values: object) -> tuple[str, ...]:
     if not isinstance(values, list) or not all(isinstance(value, str | int | float) for value in values):
         raise InputError(f"{key!r} is {shortened(values)}; it is a list of strings or numbers.")
     if len(values) > MOST_COLUMNS:
         raise InputError(f"{key!r} lists {len(values)} values; it lists at most {MOST_COLUMNS}.")
-    return tuple(spelled(value) for value in values)
+    return tuple(category_text(value) for value in values)
 
 
 def _check_distinct(key: str, values: Sequence[str]) -> None:
@@ -228,7 +230,7 @@ def _check_keys(where: str, entry: object, allowed: Sequence[str], *, beside: st
             raise InputError(f"{where} has the key {shortened(key)}; {known}.")
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         repeated = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)

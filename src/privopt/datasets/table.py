@@ -1,4 +1,4 @@
-"""Tables: what a file holds, before anything is decided about it."""
+"""Tables: the content of a data file, before it is encoded."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.datasets.columns import closest
+from privopt.datasets.columns import suggest_names
 from privopt.errors import InputError
 from privopt.limits import MOST_COLUMNS
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     import pandas as pd
     import scipy.sparse as sp
 
-BLOCK = 1 << 18  # entries at a time, so that a check needs no copy of the matrix
+BLOCK = 1 << 18  # entries to check at a time, without a copy of the matrix
 
 
 @dataclass(frozen=True)
 class Numbered(Sequence[str]):
-    """The names x0, x1, …, made when they are asked for: a sparse file of one line may have millions of features.
+    """The names x0, x1, …, made on demand: a sparse file of one line may have millions of features.
 
     >>> list(Numbered("x", 0, 3))
     ['x0', 'x1', 'x2']
@@ -61,12 +61,12 @@ class Table:
         return 0 if rows is None else int(rows.shape[0])
 
 
-def framed(name: str, frame: "pd.DataFrame", target: str | None) -> Table:
-    """A table of named columns, the target taken out of the frame."""
+def table_of_frame(name: str, frame: "pd.DataFrame", target: str | None) -> Table:
+    """Make a table of named columns, with the target taken out of the frame."""
     names = [str(column) for column in frame.columns]
     frame.columns = names
     if target is not None and target not in names:
-        raise InputError(f"{name} has no column {target!r} to be the target. {closest(target, names)}")
+        raise InputError(f"{name} has no column {target!r} to be the target. {suggest_names(target, names)}")
     if not len(frame):
         raise InputError(f"{name} has columns but no rows.")
     values = None if target is None else _target(frame.pop(target))
@@ -76,13 +76,15 @@ def framed(name: str, frame: "pd.DataFrame", target: str | None) -> Table:
 
 
 def check_width(path: Path, columns: int) -> None:
-    """Refuse a matrix so wide that no model of it can be made."""
+    """Refuse a matrix with more columns than a model can have."""
     if columns > MOST_COLUMNS:
         raise InputError(f"{path} has {columns} columns; privopt reads {MOST_COLUMNS}. Hash its features into fewer.")
 
 
-def numeric(name: str, matrix: "NDArray[Any] | sp.csr_matrix", names: Sequence[str], target: NDArray[Any] | None) -> Table:
-    """A table of plain numbers, all finite."""
+def table_of_matrix(
+    name: str, matrix: "NDArray[Any] | sp.csr_matrix", names: Sequence[str], target: NDArray[Any] | None
+) -> Table:
+    """Make a table of plain numbers, all of them finite."""
     rows, columns = matrix.shape
     if not rows or not columns:
         raise InputError(f"{name} has {rows} rows and {columns} features; there is nothing to learn from.")
@@ -112,7 +114,7 @@ def _target(column: "pd.Series[Any]") -> NDArray[Any]:
 
 
 def _first_not_finite(matrix: "NDArray[Any] | sp.csr_matrix") -> int | None:
-    """The first column with a number that is none."""
+    """The first column with a number that is not finite."""
     if not isinstance(matrix, np.ndarray):
         wrong = matrix.indices[~np.isfinite(matrix.data)]
         return int(wrong.min()) if len(wrong) else None

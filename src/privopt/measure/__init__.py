@@ -1,1 +1,1 @@
-"""THE PRIVATE SIDE: whatever is learnt from private examples is answered here. To review privopt's privacy, read this package."""
+"""THE PRIVATE SIDE: all code that reads private examples to answer something. To review privopt's privacy, read this package."""

@@ -1,4 +1,4 @@
-"""Line search: a step down a noisy gradient, as long as a noisy comparison of losses finds best.
+"""Line search: a step against a noisy gradient, whose length is chosen by a noisy comparison of losses.
 
 What must stay true: the gradients of a run take their noise from one pool, and each round chooses once. Both are paid before the
 first round although the data decide how the pool is divided: `gaussian_pool` says why that is enough.
@@ -22,8 +22,8 @@ from privopt.perexample.grads import Array, Objective, Oracle, Vector
 from privopt.privacy.events import DpEvent, compose
 from privopt.state import PublicState
 
-SETTLE = 10  # steps after which the longest candidate follows those that were chosen
-MARGIN = 1.1  # times the longest of them
+SETTLE = 10  # steps between two adjustments of the longest candidate to the steps that were chosen
+MARGIN = 1.1  # the longest candidate, as a multiple of the longest chosen step
 
 
 class PublicTerm(Protocol):
@@ -36,17 +36,17 @@ class PublicTerm(Protocol):
 
 @dataclass(frozen=True)
 class LineSearch:
-    """How far to go from the iterate, and where to: 0, or a step against a noisy gradient.
+    """The step from the iterate: 0, or one against a noisy gradient.
 
     The gradient takes a share of the pool. Its direction is tried at `candidates` step lengths and at 0; the noisy minimum of the
-    losses says which is best. If 0 is, the next round adds noise of its own to the same gradient, `growth` times as large a share
-    as it has, and averages: an answer with a share p has the variance z²/p, so shares are the weights. Every share after that is
-    larger by as much. A pool that does not hold two more shares is used up; then the iterate stays, and nothing more is asked.
+    losses says which is best. If 0 is, the next round measures the same gradient again, with `growth` times the share
+    that it has, and averages: an answer with a share p has the variance z²/p, so shares are the weights. All later shares are
+    larger by that factor. When the pool does not hold two more shares it is used up; after that the iterate stays where it is.
 
     **Guarantee** One example moves the sum of clipped gradients by at most `clip.bound`: `gaussian_pool`. Its clipped loss lies
     in [0, `loss_bound`], so adding it raises the sum of losses at *every* candidate, by at most that: `noisy_min`. A
     regulariser and the number of examples, which weighs it, are public: they add the same to a score with or without the
-    example. Event: the pool and one choice in round 0, one choice in every other round; a round that does not choose is paid.
+    example. Event: the pool and one choice in round 0, one choice in every other round, also in one that does not choose.
     """
 
     clip: l2
@@ -79,13 +79,13 @@ class LineSearch:
         return self.selection.event if round_ else compose([self.pool.event, self.selection.event])
 
     def measure(self, oracle: Oracle, at: PublicState, round_: int, rng: Rng, carry: Carry = {}) -> Noisy:  # noqa: B006
-        """The step, to be subtracted from the iterate; all that is carried is private already."""
+        """Choose the step, which is to be subtracted from the iterate; all that is carried is private already."""
         if round_ and not carry:
             raise CompositionError("a line search pays for its gradients in round 0, so it begins there.")
         state = _State(**carry) if round_ else _State(0.0, self.first_share, 0.0, 0 * at.current, self.longest, 0.0, 0)
         if state.spent >= 1:
             return Noisy(0 * at.current, self.event(round_), carry)
-        state = self._better_gradient(oracle, at, state, rng)
+        state = self._refine_gradient(oracle, at, state, rng)
         direction = state.gradient
         if self.regularizer is not None:
             direction = direction + self.regularizer.gradient(at.current)
@@ -93,10 +93,10 @@ class LineSearch:
         steps = np.linspace(0.0, state.longest, self.candidates + 1)
         scores = np.array([self._score(oracle, at.current - step * direction) for step in steps.tolist()])  # type: ignore[arg-type]
         step = float(steps[self.selection.choose(scores, self.loss_bound, rng)])
-        return Noisy(step * direction, self.event(round_), vars(self._moved(state, step)))
+        return Noisy(step * direction, self.event(round_), vars(self._after_step(state, step)))
 
-    def _better_gradient(self, oracle: Oracle, at: PublicState, state: "_State", rng: Rng) -> "_State":
-        """The mean gradient, measured anew where the iterate moved, and better where it did not."""
+    def _refine_gradient(self, oracle: Oracle, at: PublicState, state: "_State", rng: Rng) -> "_State":
+        """Measure the mean gradient: anew where the iterate moved, with less noise where it did not."""
         share = state.share * (1 + self.growth) if state.held else state.share
         wanted, left = share - state.held if state.held else share, 1 - state.spent
         taken = wanted if left > (2 - 1e-9) * wanted else left
@@ -107,15 +107,15 @@ class LineSearch:
         return _State(spent, share, held, average, state.longest, state.recent, state.moves)
 
     def _score(self, oracle: Objective, parameters: Array) -> float:
-        """The sum of clipped losses; one that is no number counts as the bound."""
+        """The sum of clipped losses; NaN counts as the bound."""
         losses = oracle.losses(parameters, None).clip(0.0, self.loss_bound)
         losses[losses != losses] = self.loss_bound
         xp = array_namespace(losses)
         total = float(xp.sum(losses, dtype=xp.float64))
         return total if self.regularizer is None else total + oracle.size * float(self.regularizer.value(parameters))
 
-    def _moved(self, state: "_State", step: float) -> "_State":
-        """After a step the gradient is of no more use; after some, candidates reach a little further than those chosen."""
+    def _after_step(self, state: "_State", step: float) -> "_State":
+        """The state after a step. A new iterate needs a new gradient; every few steps the longest candidate is adjusted."""
         if step == 0:
             return state
         longest, recent, moves = state.longest, max(state.recent, step), state.moves + 1
@@ -134,7 +134,7 @@ class _Losses(OracleNeed):
 
 @dataclass(frozen=True)
 class _State:
-    """What one round leaves to the next."""
+    """What a round keeps for the next one."""
 
     spent: float  # of the pool
     share: float  # of the pool, for each gradient

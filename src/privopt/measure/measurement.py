@@ -1,15 +1,17 @@
 """Measurements: sampler × clipped queries × mechanism. What leaves one is private."""
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from privopt.errors import CompositionError
-from privopt.measure.mechanisms import Mechanism
+from privopt.measure.mechanisms import Independent, Mechanism
 from privopt.measure.queries import Term
 from privopt.measure.randomness import Rng, Sum
-from privopt.measure.samplers import Sampler
-from privopt.needs import Needs, needs_of
+from privopt.measure.samplers import Sampler, full_batch
+from privopt.measure.units import Unit, each_row
+from privopt.needs import EVERY_ROUND, Needs, needs_of
 from privopt.perexample.grads import Array, Oracle, PerExampleGrads, Rows
 from privopt.privacy.events import DpEvent
 from privopt.state import PublicState
@@ -61,6 +63,7 @@ class Measurement:
     sampler: Sampler
     terms: Sequence[Term]
     mechanism: Mechanism
+    unit: Unit = field(default=each_row(), kw_only=True)
 
     def __post_init__(self) -> None:
         if not self.terms:
@@ -72,10 +75,19 @@ class Measurement:
                 raise CompositionError(
                     f"{kind} hides an l{self.mechanism.order} change, but the clip bounds l{term.clip.order}. Use {fit}."
                 )
+        if not self._independent and not (isinstance(self.sampler, full_batch) and math.isfinite(self.bound)):
+            raise CompositionError(
+                f"the noise of {type(self.mechanism).__name__} is correlated across rounds, so it hides the same change of every "
+                "row in each of them. Use full_batch() and a clip with a finite bound, or noise that is independent (gaussian)."
+            )
 
     @property
     def needs(self) -> Needs:
-        return needs_of(self.sampler, *self.terms)
+        return needs_of(self.sampler, *self.terms) | (frozenset() if self._independent else {EVERY_ROUND})
+
+    @property
+    def _independent(self) -> bool:
+        return isinstance(self.mechanism, Independent)
 
     @property
     def bound(self) -> float:
@@ -84,14 +96,15 @@ class Measurement:
 
     def event(self, round_: int) -> DpEvent:
         """What this round will cost: known before any data are read."""
-        return self.sampler.amplify(self.mechanism.event, round_)
+        return self.sampler.amplify(self.mechanism.event_in(round_), round_)
 
     def measure(self, oracle: Oracle, at: PublicState, round_: int, rng: Rng, carry: Carry = {}) -> Noisy:  # noqa: B006
         """Ask, clip, sum, hide."""
         rows = self.sampler.draw(oracle.size, round_, rng)
         terms = [term.at(at) for term in self.terms]
         expected = self.sampler.expected(oracle.size)
-        hidden = self.begin(at.current, sum(term.bound for term in terms) / expected, round_, rng)
+        bound = sum(term.bound for term in terms) if self._independent else self.bound  # correlated noise has one scale
+        hidden = self.begin(at.current, bound / expected, round_, rng, carry)
         asked = oracle if len(terms) == 1 else _Once(oracle)
         vectors = [term.query(asked, rows, at) for term in terms]
 
@@ -102,10 +115,17 @@ class Measurement:
 
         return hidden(mean)
 
-    def begin(self, like: Array, bound: float, round_: int, rng: Rng) -> Callable[[Sum], Noisy]:
-        """What will answer a round from the mean of clipped vectors, which one example moves by at most `bound`."""
-        hidden = self.mechanism.begin(like, bound, rng)
-        return lambda mean: Noisy(hidden(mean), self.event(round_))
+    def begin(self, like: Array, bound: float, round_: int, rng: Rng, carry: Carry = {}) -> Callable[[Sum], Noisy]:  # noqa: B006
+        """Start drawing the noise of a round; the function that is returned adds the mean, which one example moves by `bound`."""
+        if not (self._independent or carry or round_ == 0):
+            raise CompositionError("correlated noise begins in round 0, and each round needs what the one before kept.")
+        add = self.mechanism.step(carry if round_ else self.mechanism.start(like), round_, like, bound, rng)
+
+        def answer(mean: Sum) -> Noisy:
+            value, kept = add(mean)
+            return Noisy(value, self.event(round_), kept)
+
+        return answer
 
 
 class _Once:

@@ -1,4 +1,4 @@
-"""Samplers: who takes part in a round.
+"""Samplers: which rows take part in a round.
 
 A sampler draws the rows of a round in time proportional to their number, knows the *expected* size of a draw exactly (that,
 and never the drawn size, is what a mean is divided by), and says how the sampling changes the event of a mechanism.
@@ -12,14 +12,14 @@ from typing import Protocol
 import numpy as np
 
 from privopt.errors import CompositionError
-from privopt.measure.randomness import KEY_BITS, Rng, keyed
+from privopt.measure.randomness import KEY_BITS, Rng, from_key
 from privopt.needs import Needs, Offer, OracleNeed
 from privopt.perexample.grads import Rows, Vector
 from privopt.privacy.events import DpEvent, NoOpDpEvent, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent
 
 
 class Sampler(Protocol):
-    """Who takes part."""
+    """Which rows take part."""
 
     def draw(self, size: int, round_: int, rng: Rng) -> Rows:
         """The rows of this round; `None` is all of them."""
@@ -30,7 +30,7 @@ class Sampler(Protocol):
         ...
 
     def amplify(self, event: DpEvent, round_: int) -> DpEvent:
-        """The event of this round, when the mechanism alone has this one."""
+        """The event of this round, given the mechanism's event without sampling."""
         ...
 
 
@@ -66,7 +66,7 @@ class poisson:  # noqa: N801  # a constructor that reads as a phrase
 
 @lru_cache(maxsize=8)
 def _sampled(probability: float, event: DpEvent) -> DpEvent:
-    """The same object in every round: making and comparing events takes as long as drawing a small batch."""
+    """Cached, so that all rounds share one object: making and comparing events takes as long as drawing a small batch."""
     return PoissonSampledDpEvent(probability, event)
 
 
@@ -102,7 +102,7 @@ class fixed_size:  # noqa: N801
 
 @dataclass(frozen=True)
 class _Rows(OracleNeed):
-    """So many rows."""
+    """An exact number of rows."""
 
     size: int
 
@@ -140,7 +140,7 @@ class disjoint_batches:  # noqa: N801
 
     def __post_init__(self) -> None:
         if self.batches < 1:
-            raise CompositionError(f"disjoint_batches({self.batches}): there is at least one part.")
+            raise CompositionError(f"disjoint_batches({self.batches}): the number of parts is at least 1.")
         if not 0 <= self.key < 2**KEY_BITS:
             raise CompositionError(f"disjoint_batches: a key has {KEY_BITS} bits, such as secrets.randbits({KEY_BITS}).")
 
@@ -157,5 +157,5 @@ class disjoint_batches:  # noqa: N801
 @lru_cache(maxsize=1)
 def _parts(batches: int, key: int, size: int) -> tuple[Vector, ...]:
     """The rows of each part."""
-    part = keyed(key).integers(batches, size=size)
+    part = from_key(key).integers(batches, size=size)
     return tuple(np.split(np.argsort(part, kind="stable"), np.cumsum(np.bincount(part, minlength=batches))[:-1]))

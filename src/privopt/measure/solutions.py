@@ -13,7 +13,7 @@ from typing import Literal
 from privopt.errors import CompositionError
 from privopt.measure.clips import l2
 from privopt.measure.measurement import Carry, Noisy
-from privopt.measure.mechanisms import Mechanism
+from privopt.measure.mechanisms import Independent
 from privopt.measure.randomness import Rng
 from privopt.needs import Needs, Offer, OracleNeed, check_oracle
 from privopt.perexample.grads import Oracle
@@ -42,7 +42,7 @@ class stable_solution:  # noqa: N801  # a constructor that reads as a phrase
 
         w₊ − w′₊ = (1 − ημ) [(w − η′∇F(w)) − (w′ − η′∇F(w′))] + (η/n) ∇f_x(w′),
 
-    so Δ₊ ≤ (1 − ημ)Δ + ηL/n. Sum from Δ = 0. L belongs to the data's loss alone: the ridge term is the same for both. Nothing is
+    so Δ₊ ≤ (1 − ημ)Δ + ηL/n. Sum from Δ = 0. L belongs to the data's loss only: the ridge term is the same for both. Nothing is
     asked of ŵ or of a ball around it. ∎
 
     `sensitivity="paper"` takes half of the replace-one bounds that Zhang, Zheng, Mou, Wang prove, 3LTη/n and 5L(μ+β′)/(nμβ′) with
@@ -62,7 +62,7 @@ class stable_solution:  # noqa: N801  # a constructor that reads as a phrase
     learning_rate: float
     lipschitz: float
     smoothness: float
-    mechanism: Mechanism
+    mechanism: Independent
     strong_convexity: float = 0.0
     sensitivity: Sensitivity = "tight"
 
@@ -97,11 +97,11 @@ class stable_solution:  # noqa: N801  # a constructor that reads as a phrase
         return frozenset({_Constants(self.lipschitz, self.smoothness)})
 
     def bound(self, size: int) -> float:
-        """How far one example, added or removed, moves where descent ends."""
+        """How far the end of the descent moves when one example is added or removed."""
         convexity, share = self.strong_convexity, self.learning_rate * self.strong_convexity
         if self.sensitivity == "paper" and convexity:
-            whole = self.smoothness + convexity
-            moved = 2.5 * (convexity + whole) / (convexity * whole)
+            total = self.smoothness + convexity
+            moved = 2.5 * (convexity + total) / (convexity * total)
         elif convexity:
             moved = -math.expm1(self.steps * math.log1p(-share)) / convexity if share < 1 else 1 / convexity
         else:
@@ -114,7 +114,7 @@ class stable_solution:  # noqa: N801  # a constructor that reads as a phrase
 
     def measure(self, oracle: Oracle, at: PublicState, round_: int, rng: Rng, carry: Carry = {}) -> Noisy:  # noqa: B006
         """Descend, then hide."""
-        check_oracle(self.needs, Offer.of(oracle))  # here, too: an oracle without the constants would be answered silently
+        check_oracle(self.needs, Offer.of(oracle))  # here, too: without the constants there is no guarantee
         cut, end = l2(self.lipschitz), at.current
         for _ in range(self.steps):
             gradient = oracle(end, None).clipped_sum(cut) / oracle.size + self.strong_convexity * end
@@ -124,7 +124,7 @@ class stable_solution:  # noqa: N801  # a constructor that reads as a phrase
 
 @dataclass(frozen=True)
 class _Constants(OracleNeed):
-    """Losses that are no steeper, and bend no faster, than planned."""
+    """Losses whose Lipschitz constant and smoothness are at most those planned for."""
 
     lipschitz: float
     smoothness: float

@@ -1,7 +1,7 @@
-"""Sparse vector: private data are asked only where public data are wrong.
+"""Sparse vector: the private data are asked only where a public gradient is wrong.
 
-What must stay true: the hidden threshold lives in `carry`, which no update rule sees, from its drawing to the first answer that
-is paid; and all that a run can use is paid before its first round.
+What must stay true: the noisy threshold is kept in `carry`, which no update rule sees, from its draw to the first private answer;
+and all that a run can use is paid before its first round.
 """
 
 import math
@@ -28,11 +28,11 @@ class SparseVector:
 
     With S the sum of n clipped vectors and h the public gradient, gap = ‖S − n h‖₂ is compared with `threshold` × √(2d/answers)
     z C. That is the length of the noise that is left in the mean of all answers: h is good enough if all of them together could
-    not tell it from S/n. At most `answers` times the private mean is answered. Afterwards the public gradient is, or nothing:
+    not tell it from S/n. The private mean is answered at most `answers` times. After that, the answer is the public gradient, or
     0.
 
     **Guarantee** One example moves S by at most C in l1. It moves the gap by at most that: |‖S − n h‖ − ‖S′ − n h‖| ≤ ‖S − S′‖₂
-    ≤ ‖S − S′‖₁ ≤ C, n being public. So one hidden threshold, up to its first "yes", is 1/z-DP (`above_threshold`), and the
+    ≤ ‖S − S′‖₁ ≤ C, n being public. So one noisy threshold, up to its first "yes", is 1/z-DP (`above_threshold`), and the
     answer that follows is Laplace(z). A run has at most `answers` of either. Event: all of these, in round 0; nothing later.
     Only the oracle's examples are protected: h is used as it is.
 
@@ -52,8 +52,8 @@ class SparseVector:
     def __post_init__(self) -> None:
         if self.sampler != full_batch():
             raise CompositionError(
-                f"{type(self.sampler).__name__} sampling around a sparse vector: a hidden threshold lasts several rounds, so "
-                "these are not independent releases, and sampling amplifies none. Use full_batch()."
+                f"{type(self.sampler).__name__} sampling around a sparse vector: a noisy threshold lasts several rounds, so "
+                "these are not independent releases, and sampling does not amplify them. Use full_batch()."
             )
         if self.term.clip.order != 1:
             raise CompositionError(
@@ -91,7 +91,7 @@ class SparseVector:
         compare = above_threshold(self.noise_multiplier)
         if "hidden" not in carry:
             length = math.sqrt(2 * math.prod(total.shape) / self.answers) * self.noise_multiplier * term.bound
-            carry = {**carry, "hidden": compare.hidden(self.threshold * length, term.bound, rng)}
+            carry = {**carry, "hidden": compare.noisy_threshold(self.threshold * length, term.bound, rng)}
         gap = float(array_namespace(total).linalg.vector_norm(total - oracle.size * public))
         if not compare.exceeds(gap, carry["hidden"], term.bound, rng):
             return Noisy(public, event, carry)

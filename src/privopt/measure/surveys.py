@@ -1,4 +1,4 @@
-"""Surveys: scales that nobody declared, estimated privately.
+"""Surveys: undeclared scales and categories, estimated privately.
 
 A model needs to know roughly how large its columns and rows are, and which categories there are. Where the user has not
 declared that publicly, it is measured once, with noise, and paid for like everything else. Each survey is one measurement:
@@ -25,14 +25,14 @@ from privopt.privacy.events import FailureDpEvent
 from privopt.privacy.ledger import Run
 from privopt.state import PublicState
 
-TAIL = 0.01  # of the rows may lie outside a range
-COVERED = 0.9  # of the rows have to be seen for a range to be believed
-TYPICAL = 0.95  # of the rows are no longer than the typical row
-_LOWEST, _HIGHEST = -30, 50  # powers of two that values are told apart by
+TAIL = 0.01  # share of rows that may lie outside a range
+COVERED = 0.9  # share of rows that occupied bins have to hold for a range to be trusted
+TYPICAL = 0.95  # share of rows that are no longer than the typical row
+_LOWEST, _HIGHEST = -30, 50  # powers of two between which values are distinguished
 _ZERO = _HIGHEST - _LOWEST + 1
 _MAGNITUDES = 2 * _ZERO + 1
-_ZOOM = 64
-_PER_OCTAVE = 4
+_ZOOM = 64  # bins of the second histogram
+_PER_OCTAVE = 4  # bins per power of two, for the lengths of rows
 
 Blocks = Callable[[], Iterator[Vector]]  # the columns' values, a block of rows at a time
 
@@ -41,8 +41,8 @@ Blocks = Callable[[], Iterator[Vector]]  # the columns' values, a block of rows 
 class Ranges:
     """Where almost all values of each column lie.
 
-    `known` says where there were enough rows to tell anything; only if `trusted` were there so many that no more than a
-    hundredth of a column's rows can lie outside unseen.
+    `known` is False for columns with too few rows to estimate a range; `trusted` is True if there were so many rows that no more
+    than a hundredth of a column's rows can lie outside its range unnoticed.
     """
 
     low: Vector
@@ -52,10 +52,10 @@ class Ranges:
 
 
 def column_ranges(blocks: Blocks, size: int, columns: int, *, noise_multiplier: float, spending: Run, rng: Rng) -> Ranges:
-    """The range of each column, but for a hundredth of its rows: first by powers of two, then in 64 steps between.
+    """Estimate the range of each column without a hundredth of its rows: first by powers of two, then in 64 steps.
 
     **Guarantee** Two histograms over fixed bins, of one vote per column and example: l2 sensitivity √columns each. Event:
-    2 × Gaussian(z). Which bins count as occupied is decided from the noisy counts alone.
+    2 × Gaussian(z). Which bins count as occupied is decided from the noisy counts only.
     """
     sigma = noise_multiplier * math.sqrt(columns)
     histogram = _Votes(blocks, _magnitude, _MAGNITUDES, size, columns).ask(noise_multiplier, spending, rng)
@@ -92,7 +92,7 @@ def column_ranges(blocks: Blocks, size: int, columns: int, *, noise_multiplier: 
 
 
 def typical_norm(norms: Vector, *, noise_multiplier: float, spending: Run, rng: Rng) -> float | None:
-    """A length that 95 % of the rows do not exceed, up to a factor 2^(1/4); `None` if there are too few rows to tell.
+    """Estimate a length that 95 % of the rows do not exceed, up to a factor 2^(1/4); `None` if there are too few rows.
 
     **Guarantee** One histogram over fixed bins, one vote per example: l2 sensitivity 1. Event: Gaussian(z).
     """
@@ -113,7 +113,7 @@ def typical_norm(norms: Vector, *, noise_multiplier: float, spending: Run, rng: 
 
 
 def categories(columns: Sequence[Vector], *, noise_multiplier: float, failure: float, spending: Run, rng: Rng) -> list[list[str]]:
-    """The values of each column of strings that occur often enough to be named.
+    """List the values of each column of strings that occur often enough to be published.
 
     **Guarantee** Counts of the values that occur, with Gaussian noise; only values whose noisy count exceeds a threshold are
     named. One example casts one vote per column: l2 sensitivity √columns, Gaussian(z). A value that only the added example
@@ -131,7 +131,9 @@ def categories(columns: Sequence[Vector], *, noise_multiplier: float, failure: f
 
 
 def column_sizes(design: Design, *, bound: float, noise_multiplier: float, spending: Run, rng: Rng) -> Vector:
-    """The mean size E|x| of each column's entries; for indicators and words, how frequent each is. None is below two noises.
+    """Estimate the mean size E|x| of each column's entries (the frequency of an indicator or a word).
+
+    Estimates are at least two standard deviations of their noise.
 
     **Guarantee** Query: Σ |row|, of rows clipped to l2 length `bound`, so one example moves it by at most that. Noise
     N(0, (z · bound)² I). Event: Gaussian(z), paid before the rows are summed.
@@ -189,17 +191,17 @@ class _Votes(PerExampleVectors):
 
 
 def _mean(oracle: Any, bound: float, noise_multiplier: float, spending: Run, rng: Rng) -> Vector:
-    """The noisy mean of the vectors that an oracle has for all rows, each clipped to `bound`; paid before they are read."""
+    """Measure the noisy mean of an oracle's vectors over all rows, each clipped to `bound`; paid before they are read."""
     measurement = Measurement(full_batch(), [gradient() @ l2(bound)], gaussian(noise_multiplier))
     spending.pay([measurement.event(0)])
     nowhere = np.zeros(0)
-    with np.errstate(all="ignore"):  # a warning would tell something about the data
+    with np.errstate(all="ignore"):  # a warning would reveal something about the data
         noisy: Vector = measurement.measure(oracle, PublicState(nowhere, nowhere), 0, rng).value
     return noisy
 
 
 def _magnitude(values: Vector) -> Vector:
-    """−2^k … 0 … 2^k as a bin number; |x| in [2^(e−1), 2^e) has exponent e."""
+    """The bin of each value among −2^k … 0 … 2^k; |x| in [2^(e−1), 2^e) has exponent e."""
     values = np.nan_to_num(values)
     exponent = np.clip(np.frexp(values)[1], _LOWEST, _HIGHEST)
     return np.where(values == 0, _ZERO, _ZERO + np.sign(values) * (exponent - _LOWEST + 1)).astype(np.int64)
@@ -211,7 +213,7 @@ def _magnitude_edges() -> tuple[Vector, Vector]:
 
 
 def _threshold(sigma: float, bins: int) -> float:
-    """A noisy count that some empty bin exceeds in fewer than one of a thousand surveys of this many bins."""
+    """A noisy count that an empty bin exceeds in fewer than one in a thousand surveys of this many bins."""
     return sigma * math.sqrt(2 * math.log(1000 * bins))
 
 

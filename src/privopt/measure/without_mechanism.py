@@ -32,7 +32,7 @@ class unasked:  # noqa: N801  # a constructor that reads as a phrase
 
 @dataclass(frozen=True)
 class in_the_clear:  # noqa: N801
-    """The mean of a query's vectors as they are, neither clipped nor hidden. **No guarantee.**"""
+    """The mean of a query's vectors as they are, without clip and noise. **No guarantee.**"""
 
     sampler: Sampler
     query: Query
@@ -51,7 +51,7 @@ class in_the_clear:  # noqa: N801
 
 @dataclass(frozen=True)
 class by_clean_scale:  # noqa: N801
-    """A measurement that is told A = √v + ε of clean private gradients: v ← β v + (1 − β) ḡ². **No guarantee.**
+    """A measurement with the scale A = √v + ε of clean private gradients: v ← β v + (1 − β) ḡ². **No guarantee.**
 
     ḡ is the mean gradient of a batch of private examples, drawn by `sampler`; v stays on the private side.
     """

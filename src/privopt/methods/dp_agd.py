@@ -46,7 +46,7 @@ def dp_agd(
 
     >>> from privopt.privacy.events import describe
     >>> describe(dp_agd(rounds=50, noise_multiplier=4.0, clip_bound=1.0, loss_bound=1.0).planned_event())
-    'Gaussian noise of 5.65685 × the bound; 50 × an 0.025-DP mechanism'
+    'Gaussian mechanism, noise multiplier 5.657; 50 × pure DP mechanism, ε = 0.025'
     """
     if not 0 < gradient_share < 1:
         raise CompositionError(

@@ -1,7 +1,7 @@
-"""Estimates: what the private answers so far say of the gradient of the data.
+"""Estimates: the gradient of the data, from the private answers so far.
 
 An answer may be the gradient itself, or only how it changed since the round before. The regulariser is public and known exactly,
-so the loop adds its gradient *after* the estimate, anew in every round: what an estimate carries is the data's part alone.
+so the loop adds its gradient *after* the estimate, anew in every round: an estimate is of the data's part only.
 """
 
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ State = dict[str, Any]  # arrays by name, so that it can be saved
 
 
 class Estimate(Protocol):
-    """From answers to a gradient."""
+    """Turns answers into a gradient."""
 
     def start(self, parameters: Any) -> State:
-        """The memory before the first round; it depends on the shape of the parameters only."""
+        """The state before the first round; it depends on the shape of the parameters only."""
         ...
 
     def of(self, answer: Any, state: State, round_: int) -> tuple[Any, State]:
-        """The gradient of the data, as far as it is known after this answer, and the memory after."""
+        """The estimated gradient of the data after this answer, and the next state."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Regularisers: terms of the objective that no data enter. They are public, so they are added after the noise."""
+"""Regularisers: terms of the objective that do not depend on data. They are public, so they are added after the noise."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -23,7 +23,7 @@ class Regularizer(Protocol):
 
 @dataclass(frozen=True)
 class ridge:  # noqa: N801  # a constructor that reads as a phrase
-    """(α/2) Σ mⱼ θⱼ²; `mask` is 0 for parameters that are left alone, such as intercepts."""
+    """(α/2) Σ mⱼ θⱼ²; `mask` is 0 for parameters that are not regularised, such as intercepts."""
 
     strength: float
     mask: Any = 1.0
@@ -67,10 +67,10 @@ def strong_convexity(regularizer: Regularizer | None) -> float:
         return 0.0
     if not isinstance(regularizer, ridge):
         raise CompositionError(
-            f"{type(regularizer).__name__} is not convex, so nothing is known of descent on it here. Use ridge."
+            f"{type(regularizer).__name__} is not convex, so the stability of descent on it is not known. Use ridge."
         )
     if not np.all(np.asarray(regularizer.mask) == 1.0):
         raise CompositionError(
-            "this ridge leaves some parameters alone, so the objective is not strongly convex in them. Use ridge(strength)."
+            "this ridge does not cover all parameters, so the objective is not strongly convex in them. Use ridge(strength)."
         )
     return regularizer.strength

@@ -1,4 +1,4 @@
-"""Release rules: which iterate leaves. All iterates are private already, so choosing among them is free."""
+"""Release rules: which iterate is released. All iterates are private already, so choosing among them is free."""
 
 import math
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ State = dict[str, Any]
 
 
 class ReleaseRule(Protocol):
-    """Which iterate leaves; its memory is named arrays, so that it can be saved."""
+    """Which iterate is released; its state is arrays by name, so that it can be saved."""
 
     def start(self, parameters: Any, rounds: int, rng: np.random.Generator) -> State:
-        """The memory before the first round. Whatever is random is drawn here, before any answer."""
+        """The state before the first round. Random choices are made here, before any answer."""
         ...
 
     def rounds(self, state: State, rounds: int) -> int:
@@ -25,16 +25,16 @@ class ReleaseRule(Protocol):
         ...
 
     def observe(self, state: State, round_: int, rounds: int, parameters: Any) -> State:
-        """The memory after this round, whose iterate this is; it is moved in place, so an early one is kept as a copy."""
+        """The state after a round with this iterate. The loop moves iterates in place, so an early one is kept as a copy."""
         ...
 
     def select(self, state: State) -> Any:
-        """What leaves, after any number of rounds."""
+        """The iterate to release, after any number of rounds."""
         ...
 
 
 class _Last:
-    """The newest iterate; the rules below change which one that is."""
+    """Releases the newest iterate; the rules below override which one is kept."""
 
     def start(self, parameters: Any, rounds: int, rng: np.random.Generator) -> State:
         return {"kept": parameters}
@@ -56,7 +56,7 @@ class last(_Last):  # noqa: N801  # a constructor that reads as a phrase
 
 @dataclass(frozen=True)
 class uniform_iterate(_Last):  # noqa: N801
-    """An iterate drawn uniformly from all rounds: what the theorems on non-convex problems speak of."""
+    """An iterate drawn uniformly from all rounds, as in the theorems on non-convex problems."""
 
     def start(self, parameters: Any, rounds: int, rng: np.random.Generator) -> State:
         return {"kept": parameters, "chosen": int(rng.integers(rounds))}

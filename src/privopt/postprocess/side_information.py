@@ -19,23 +19,23 @@ State = dict[str, Any]  # arrays by name, so that it can be saved
 
 
 class SideInformation(Protocol):
-    """What is known. Which of it (a public gradient, a scale, a momentum), it declares as `offers`: `privopt.needs`."""
+    """What is publicly known. It declares what it `offers` (a public gradient, a scale, a momentum): `privopt.needs`."""
 
     def start(self, parameters: Any) -> State:
-        """The memory before the first round."""
+        """The state before the first round."""
         ...
 
     def at(self, parameters: Any, state: State, round_: int) -> tuple[Known, State]:
-        """What is known at this iterate when a round begins, and the memory after."""
+        """What is known at this iterate when a round begins, and the next state."""
         ...
 
     def observe(self, answer: Any, state: State, round_: int) -> State:
-        """The memory after a round whose private answer this is."""
+        """The state after a round with this private answer."""
         ...
 
 
-class Unmoved:
-    """Private answers teach it nothing."""
+class _Public:
+    """Side information that does not depend on private answers."""
 
     def start(self, parameters: Any) -> State:
         return {}
@@ -45,7 +45,7 @@ class Unmoved:
 
 
 @dataclass(frozen=True)
-class nothing(Unmoved):  # noqa: N801  # a constructor that reads as a phrase
+class nothing(_Public):  # noqa: N801  # a constructor that reads as a phrase
     """Nothing is known."""
 
     def at(self, parameters: Any, state: State, round_: int) -> tuple[Known, State]:
@@ -56,8 +56,8 @@ class nothing(Unmoved):  # noqa: N801  # a constructor that reads as a phrase
 
 
 @dataclass(frozen=True)
-class fixed_scale(Unmoved):  # noqa: N801
-    """A: the typical size of each coordinate's gradient, a positive number each."""
+class fixed_scale(_Public):  # noqa: N801
+    """A scale A that is fixed before training: the typical size of each coordinate's gradient, a positive number."""
 
     scale: Any
     offers: ClassVar[frozenset[Need]] = frozenset({SCALE})
@@ -113,7 +113,7 @@ def _documents(counts: Any) -> int:
 
 
 def _present(counts: Any) -> NDArray[np.float64]:
-    """In how many documents each word is."""
+    """In how many documents each word occurs."""
     return np.asarray((counts != 0).sum(axis=0), dtype=float).ravel()
 
 
@@ -123,11 +123,11 @@ def _present(counts: Any) -> NDArray[np.float64]:
 
 
 class PublicGradient(Protocol):
-    """Public data, as a method sees them: (θ, round) → ĝ."""
+    """Public data, as a function (θ, round) → ĝ."""
 
     @property
     def epoch(self) -> int:
-        """How many rounds pass once over the data."""
+        """How many rounds one pass over the data takes."""
         ...
 
     def __call__(self, parameters: Any, round_: int) -> Any:
@@ -136,7 +136,7 @@ class PublicGradient(Protocol):
 
 
 @dataclass(frozen=True)
-class public_gradient(Unmoved):  # noqa: N801
+class public_gradient(_Public):  # noqa: N801
     """ĝ itself."""
 
     gradient: PublicGradient
@@ -147,7 +147,7 @@ class public_gradient(Unmoved):  # noqa: N801
 
 
 @dataclass(frozen=True)
-class public_rms(Unmoved):  # noqa: N801
+class public_rms(_Public):  # noqa: N801
     """RMSProp's scale: v ← β v + (1 − β) ĝ²; A = √v + ε."""
 
     gradient: PublicGradient
@@ -165,7 +165,7 @@ class public_rms(Unmoved):  # noqa: N801
 
 
 @dataclass(frozen=True)
-class public_sum(Unmoved):  # noqa: N801
+class public_sum(_Public):  # noqa: N801
     """AdaGrad's scale: v ← v + ĝ²; A = √v + ε."""
 
     gradient: PublicGradient
@@ -182,7 +182,7 @@ class public_sum(Unmoved):  # noqa: N801
 
 
 @dataclass(frozen=True)
-class public_moments(Unmoved):  # noqa: N801
+class public_moments(_Public):  # noqa: N801
     """Adam's scale and momentum: A as `public_rms`; M ← β₁ M + (1 − β₁) ĝ."""
 
     gradient: PublicGradient
@@ -202,15 +202,15 @@ class public_moments(Unmoved):  # noqa: N801
 
 
 def seen_sizes(gradient: PublicGradient, parameters: Any) -> Any:
-    """√E[ĝ²] at these parameters, over the batches of a pass (32 at most)."""
+    """√E[ĝ²] at these parameters, over the batches of one pass (at most 32)."""
     rounds = min(gradient.epoch, 32)
     return sum((gradient(parameters, round_) ** 2 for round_ in range(rounds)), 0 * parameters) ** 0.5 / rounds**0.5
 
 
 def least_seen(sizes: Any) -> float:
-    """A stability ε beside sizes: what a tenth of the coordinates that public data show at all do not exceed.
+    """A stability ε for these sizes: the tenth percentile of those above 0.
 
-    A coordinate that they do not show is then divided by about what a rare one is, and not by 0.
+    A coordinate that never occurs in public data is then divided by the size of a rare one, and not by 0.
     """
     shown = array_namespace(sizes).sort(sizes[sizes > 0])
     return float(shown[shown.shape[0] // 10]) if shown.shape[0] else 1.0
@@ -221,7 +221,7 @@ def least_seen(sizes: Any) -> float:
 
 @dataclass(frozen=True)
 class delayed_preconditioner:  # noqa: N801
-    """Nothing is known for `phase` rounds, whose answers are averaged; then the scale √v + ν is, for as many; and so on.
+    """The scale √v + ν of averaged answers: phases of `phase` rounds that average alternate with phases that know the scale.
 
     v ← β v + (1 − β) ḡ² at the end of each phase of averaging, where ḡ is the mean of its answers.
     """

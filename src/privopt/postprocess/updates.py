@@ -1,6 +1,6 @@
 """Update rules: what to do with a private answer. Written once against the array API, for NumPy and for torch.
 
-A rule turns a direction into a step and keeps its memory in named arrays, so that it can be saved. In the formulas θ is the
+A rule turns a direction into a step. Its state is arrays by name, so that it can be saved. In the formulas θ is the
 iterate, g the direction, η the learning rate, and ĝ a public gradient.
 """
 
@@ -15,7 +15,7 @@ from privopt.needs import PUBLIC_GRADIENT, Needs, needs_of
 from privopt.postprocess.schedules import Schedule, as_schedule
 from privopt.state import NOTHING, Known
 
-State = dict[str, Any]  # arrays by name; an empty one for a rule without memory
+State = dict[str, Any]  # arrays by name; empty for a rule without state
 
 
 class Step(NamedTuple):
@@ -30,10 +30,10 @@ class Step(NamedTuple):
         return -self.rate * self.along
 
     def taken(self, here: Any, *, in_place: bool = False) -> Any:
-        """The next iterate, in an array of its own or in that of the iterate. For torch in one pass: it may be large."""
+        """The next iterate, in a new array or in place. For torch in one pass, because it may be large."""
         if is_torch_array(here):
             most = array_namespace(here).finfo(here.dtype).max
-            rate = self.rate if self.rate <= most else math.inf  # torch refuses what overflows, but takes what is infinite
+            rate = self.rate if self.rate <= most else math.inf  # torch refuses a number that overflows, but takes infinity
             return (here.add_ if in_place else here.add)(self.along, alpha=-rate)
         there, more = (here, self.displacement) if in_place else (self.displacement, here)
         there += more
@@ -41,14 +41,14 @@ class Step(NamedTuple):
 
 
 class UpdateRule(Protocol):
-    """What to do with the answer of a round. What it needs beside the answer, it declares: `privopt.needs`."""
+    """What to do with the answer of a round. It declares what it needs beside the answer: `privopt.needs`."""
 
     def start(self, parameters: Any) -> State:
-        """The memory before the first round; it depends on the shape of the parameters only."""
+        """The state before the first round; it depends on the shape of the parameters only."""
         ...
 
     def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Step, State]:
-        """Where to go from the iterate, and the memory after; `known` is the side information of the round."""
+        """The step from the iterate, and the next state; `known` is the side information of the round."""
         ...
 
 
@@ -86,7 +86,7 @@ class momentum:  # noqa: N801
 
 
 def descent(learning_rate: float | Schedule, decay: float) -> momentum | sgd:
-    """With momentum, or without."""
+    """Gradient descent, with momentum unless `decay` is 0."""
     return momentum(learning_rate, decay) if decay else sgd(learning_rate)
 
 
@@ -243,7 +243,7 @@ class mirror_mix:  # noqa: N801
 
 @dataclass(frozen=True)
 class warm_up:  # noqa: N801
-    """In the first rounds a step along g + ĝ by `first`, where g is 0 (or a regulariser's gradient): nobody is asked yet."""
+    """In the first rounds a step along g + ĝ by `first`; g is 0, or a regulariser's gradient, as no private example is asked."""
 
     rounds: int
     first: UpdateRule
@@ -254,19 +254,19 @@ class warm_up:  # noqa: N801
         return needs_of(self.first, self.then) | {PUBLIC_GRADIENT}
 
     def start(self, parameters: Any) -> State:
-        return _named("first", self.first.start(parameters)) | _named("then", self.then.start(parameters))
+        return _add_prefix("first", self.first.start(parameters)) | _add_prefix("then", self.then.start(parameters))
 
     def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Step, State]:
         if round_ < self.rounds:
-            step, memory = self.first.step(direction + known.gradient, _part("first", state), round_, known)
-            return step, state | _named("first", memory)
-        step, memory = self.then.step(direction, _part("then", state), round_ - self.rounds, known)
-        return step, state | _named("then", memory)
+            step, memory = self.first.step(direction + known.gradient, _with_prefix("first", state), round_, known)
+            return step, state | _add_prefix("first", memory)
+        step, memory = self.then.step(direction, _with_prefix("then", state), round_ - self.rounds, known)
+        return step, state | _add_prefix("then", memory)
 
 
-def _named(part: str, state: State) -> State:
+def _add_prefix(part: str, state: State) -> State:
     return {f"{part} {name}": value for name, value in state.items()}
 
 
-def _part(part: str, state: State) -> State:
+def _with_prefix(part: str, state: State) -> State:
     return {name.removeprefix(f"{part} "): value for name, value in state.items() if name.startswith(f"{part} ")}

@@ -6,11 +6,11 @@ dp-accounting's own distributions, one per atom.
 
 What dp-accounting 0.6 does that a caller must know, each pinned by a test:
 
-- its `REPLACE_ONE` doubles the sensitivity under PLD, but not under RDP. `_seen_by_rdp` owns that conversion;
+- its `REPLACE_ONE` doubles the sensitivity under PLD, but not under RDP. `_event_for_rdp` owns that conversion;
 - its `RandomizedResponseDpEvent` ignores the composition count under PLD, so an ε-DP event is composed here from its
   privacy parameters instead, and that event is not among ours;
 - PLD prices no sampling without replacement; RDP prices no Poisson sampling under replace-one;
-- PLD rounds losses up to a grid. Rounding errors add up over rounds, so `_grid` refines it with their number.
+- PLD rounds losses up to a grid. Rounding errors add up over rounds, so `_choose_grid` refines it with their number.
 """
 
 import logging
@@ -44,13 +44,13 @@ from privopt.privacy.events import (
 Accountant = Literal["auto", "pld", "rdp"]
 
 DEFAULT_GRID = 1e-4
-COARSEST = 500.0  # a grid's step has an exponential
-LOOSE = 1e3  # an ε for which Rényi's bound may be forty times the truth: too rough to choose a grid by
-MOST_NOISE = 1e6  # of samples without replacement: dp-accounting's formula for them takes the logarithm of 0 from 1e8 on
-MOST_STEPS = 10**7  # of a grid that is asked for, up to ε: each is a number in memory, and there are several such tables
-HOPELESS = 1e9  # an ε, by Rényi's bound, that protects nothing: it counts as infinite, for its table would fill the memory
+COARSEST = 500.0  # the largest grid step: the exponential of a larger one overflows
+LOOSE = 1e3  # above this ε, Rényi's bound may be forty times the truth: too loose to choose a grid by
+MOST_NOISE = 1e6  # for fixed-size samples: from 1e8 on, dp-accounting's formula for them takes the logarithm of 0
+MOST_STEPS = 10**7  # largest table, ε/grid, for a requested grid: several such tables are held in memory
+HOPELESS = 1e9  # an ε (Rényi's bound) that protects nothing and whose table would fill the memory: it counts as infinite
 
-# dp-accounting remarks on every Rényi order that it leaves out; leaving one out costs tightness, never validity
+# dp-accounting logs every Rényi order that it leaves out; leaving one out costs tightness, never validity
 logging.getLogger("absl").addFilter(lambda record: "Excluding this order" not in record.msg)
 
 
@@ -77,7 +77,7 @@ def epsilon(
         parts[part] += count
     if not parts:
         return 0.0
-    if any(not _noise(part) > 0 for part in parts):
+    if any(not _noise_multiplier(part) > 0 for part in parts):
         return math.inf
     if accountant not in get_args(Accountant):
         raise InputError(f"accountant is {accountant!r}; it is one of {', '.join(get_args(Accountant))}.")
@@ -94,13 +94,15 @@ def _price(
     grid: float | None,
     coarser: float,
 ) -> float:
-    """A run's price takes tenths of a second, and its calibration, bar, ledger and statement all ask for it."""
+    """The ε of these parts, cached: it takes tenths of a second, and calibration, progress, ledger and statement all need it."""
     counts = Counter(dict(parts))
-    return _rdp(counts, delta, neighbours) if accountant == "rdp" else _pld(counts, delta, neighbours, grid, coarser)
+    return (
+        _rdp_epsilon(counts, delta, neighbours) if accountant == "rdp" else _pld_epsilon(counts, delta, neighbours, grid, coarser)
+    )
 
 
 def choose(event: DpEvent, neighbours: Neighbours, accountant: Accountant = "auto") -> Literal["pld", "rdp"]:
-    """The accountant that prices the event; an error that says which could, if the one asked for cannot."""
+    """Choose the accountant that prices the event. If the requested one cannot, the error names one that can."""
     obstacles = {
         name: [part for part, _ in atoms(event) if not can(part, neighbours)]
         for name, can in (("pld", _pld_supports), ("rdp", _rdp_supports))
@@ -125,18 +127,18 @@ def accountable(event: DpEvent) -> None:
 
 @lru_cache(maxsize=1024)
 def renyi(part: DpEvent, order: float, neighbours: Neighbours) -> float:
-    """The Rényi divergence of this order that one such release has at most, in both directions, but for what may fail.
+    """An upper bound on the Rényi divergence of one such release, in both directions, apart from what may fail.
 
     An ε-DP release reveals no more than a randomised response with odds e^ε (Kairouz et al. 2015), whose divergence is
     log((e^(αε) + e^((1−α)ε))/(1 + e^ε))/(α − 1). A replacement under Poisson sampling is a removal and an addition, by the weak
     triangle inequality D_α(P, Q) ≤ (α − ½)/(α − 1) · D_2α(P, R) + D_(2α−1)(R, Q) (Mironov 2017, Prop. 11).
     """
-    choose(part, neighbours)  # an error, if nothing prices it
-    if not _noise(part) > 0:
+    choose(part, neighbours)  # raises if no accountant prices it
+    if not _noise_multiplier(part) > 0:
         return math.inf
     if isinstance(part, FailureDpEvent):
         return 0.0
-    pure = _changes(neighbours) * _pure(part)
+    pure = _changes(neighbours) * _pure_epsilon(part)
     if math.isinf(order):
         return pure if pure > 0 else math.inf
     if pure > 0:
@@ -148,14 +150,14 @@ def renyi(part: DpEvent, order: float, neighbours: Neighbours) -> float:
 
 
 def failure(part: DpEvent, neighbours: Neighbours) -> float:
-    """With which probability one such release may reveal anything."""
-    return _changes(neighbours) * _failure(part)
+    """The probability that one such release reveals anything at all."""
+    return _changes(neighbours) * _failure_probability(part)
 
 
 def _divergence(part: DpEvent, order: float, neighbours: Neighbours) -> float:
     relation = NeighboringRelation.REPLACE_ONE if neighbours == "replace-one" else NeighboringRelation.ADD_OR_REMOVE_ONE
     accountant = RdpAccountant([order], relation)
-    accountant.compose(_seen_by_rdp(part, neighbours))
+    accountant.compose(_event_for_rdp(part, neighbours))
     return max(0.0, float(accountant.rdp[0]))
 
 
@@ -178,15 +180,15 @@ def _pld_supports(part: DpEvent, neighbours: Neighbours) -> bool:
             return False
 
 
-def _pld(parts: Counter[DpEvent], delta: float, neighbours: Neighbours, grid: float | None, coarser: float) -> float:
+def _pld_epsilon(parts: Counter[DpEvent], delta: float, neighbours: Neighbours, grid: float | None, coarser: float) -> float:
     if grid is None and all(isinstance(part, GaussianDpEvent | FailureDpEvent) for part in parts):
-        return _gaussian(parts, delta, neighbours)
+        return _gaussian_epsilon(parts, delta, neighbours)
     if delta == 0:  # only pure events have a price then, and it adds up
-        pure = all(_pure(part) > 0 for part in parts)
-        return _changes(neighbours) * sum(count * _pure(part) for part, count in parts.items()) if pure else math.inf
-    if _changes(neighbours) * sum(count * _failure(part) for part, count in parts.items()) >= delta:
+        pure = all(_pure_epsilon(part) > 0 for part in parts)
+        return _changes(neighbours) * sum(count * _pure_epsilon(part) for part, count in parts.items()) if pure else math.inf
+    if _changes(neighbours) * sum(count * _failure_probability(part) for part, count in parts.items()) >= delta:
         return math.inf
-    rough = _rough(parts, delta, neighbours)
+    rough = _rough_epsilon(parts, delta, neighbours)
     if rough <= 0:  # so much noise that δ alone covers it
         return 0.0
     if HOPELESS < rough < math.inf:
@@ -194,11 +196,11 @@ def _pld(parts: Counter[DpEvent], delta: float, neighbours: Neighbours, grid: fl
     if grid is not None and rough / grid > MOST_STEPS:
         raise InputError(f"a grid of {grid:g} is too fine for an ε of about {rough:.3g}: it has more than {MOST_STEPS} steps.")
     if grid is None and rough > LOOSE:
-        rough = _composed(parts, delta, neighbours, _grid(parts, rough))
-    return _composed(parts, delta, neighbours, grid or min(coarser * _grid(parts, rough), COARSEST))
+        rough = _compose_distributions(parts, delta, neighbours, _choose_grid(parts, rough))
+    return _compose_distributions(parts, delta, neighbours, grid or min(coarser * _choose_grid(parts, rough), COARSEST))
 
 
-def _composed(parts: Counter[DpEvent], delta: float, neighbours: Neighbours, grid: float) -> float:
+def _compose_distributions(parts: Counter[DpEvent], delta: float, neighbours: Neighbours, grid: float) -> float:
     total = pld.identity(value_discretization_interval=grid)
     for part, count in parts.items():
         total = total.compose(_distribution(part, count, neighbours, grid))
@@ -206,14 +208,14 @@ def _composed(parts: Counter[DpEvent], delta: float, neighbours: Neighbours, gri
 
 
 def _changes(neighbours: Neighbours) -> int:
-    """A replacement removes one unit and adds another."""
+    """How many additions or removals one change amounts to: a replacement removes one unit and adds another."""
     return 2 if neighbours == "replace-one" else 1
 
 
-def _gaussian(parts: Counter[DpEvent], delta: float, neighbours: Neighbours) -> float:
+def _gaussian_epsilon(parts: Counter[DpEvent], delta: float, neighbours: Neighbours) -> float:
     """Gaussians without sampling compose to one Gaussian, whose ε is known exactly; failures only use up δ."""
     changes = _changes(neighbours)
-    left = delta - sum(changes * count * _failure(part) for part, count in parts.items())
+    left = delta - sum(changes * count * _failure_probability(part) for part, count in parts.items())
     precision = sum(count / part.noise_multiplier**2 for part, count in parts.items() if isinstance(part, GaussianDpEvent))
     if left <= 0:
         return math.inf
@@ -242,11 +244,13 @@ def _distribution(part: DpEvent, count: int, neighbours: Neighbours, grid: float
                 count
             )
         case _:
-            parameters = common.DifferentialPrivacyParameters(changes * _pure(part), min(1.0, changes * _failure(part)))
+            parameters = common.DifferentialPrivacyParameters(
+                changes * _pure_epsilon(part), min(1.0, changes * _failure_probability(part))
+            )
             return pld.from_privacy_parameters(parameters, value_discretization_interval=grid).self_compose(count)
 
 
-def _pure(part: DpEvent) -> float:
+def _pure_epsilon(part: DpEvent) -> float:
     """The ε of a pure event; sampling with probability q turns ε into ln(1 + q(e^ε − 1))."""
     match part:
         case PureDpEvent(epsilon=value):
@@ -254,17 +258,17 @@ def _pure(part: DpEvent) -> float:
         case LaplaceDpEvent(noise_multiplier=noise):
             return 1 / float(noise)
         case PoissonSampledDpEvent(sampling_probability=probability, event=inner):
-            return math.log1p(float(probability) * math.expm1(_pure(inner)))
+            return math.log1p(float(probability) * math.expm1(_pure_epsilon(inner)))
         case _:
             return 0.0
 
 
-def _failure(part: DpEvent) -> float:
+def _failure_probability(part: DpEvent) -> float:
     return float(part.delta) if isinstance(part, FailureDpEvent) else 0.0
 
 
-def _grid(parts: Counter[DpEvent], rough: float) -> float:
-    """A grid that rounding errors of this many rounds do not show on.
+def _choose_grid(parts: Counter[DpEvent], rough: float) -> float:
+    """Choose a grid so fine that the rounding errors of this many rounds do not matter.
 
     Losses of one sampled round have a standard deviation of about ε/(5√T); rounding them to a hundredth of ε/√T inflates
     their variance by a quarter of a percent. Large ε bear a coarser grid, and need it: the table has ε/grid entries.
@@ -274,15 +278,15 @@ def _grid(parts: Counter[DpEvent], rough: float) -> float:
     for part, count in parts.items():
         if isinstance(part, PoissonSampledDpEvent | LaplaceDpEvent | PureDpEvent):
             grid = min(grid, rough / (100 * math.sqrt(count)))
-        if pure := _pure(part):
+        if pure := _pure_epsilon(part):
             grid = min(grid, pure / 50)
     return max(grid, rough * 1e-7)
 
 
-def _rough(parts: Counter[DpEvent], delta: float, neighbours: Neighbours) -> float:
-    """Some upper bound on ε, quickly: Rényi for the Gaussian parts, the sum for pure ones; δ is more than what may fail."""
+def _rough_epsilon(parts: Counter[DpEvent], delta: float, neighbours: Neighbours) -> float:
+    """A quick upper bound on ε: Rényi for the Gaussian parts, the sum for pure ones; δ exceeds the failure probabilities."""
     changes = _changes(neighbours)
-    total = sum(changes * count * _pure(part) for part, count in parts.items())
+    total = sum(changes * count * _pure_epsilon(part) for part, count in parts.items())
     gaussian = RdpAccountant(neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE)
     for part, count in parts.items():
         match part:
@@ -290,7 +294,7 @@ def _rough(parts: Counter[DpEvent], delta: float, neighbours: Neighbours) -> flo
                 gaussian.compose(GaussianDpEvent(noise / changes), count)
             case PoissonSampledDpEvent(sampling_probability=probability, event=GaussianDpEvent(noise_multiplier=noise)):
                 gaussian.compose(PoissonSampledDpEvent(probability, GaussianDpEvent(noise / changes)), count)
-    left = delta - changes * sum(count * _failure(part) for part, count in parts.items())
+    left = delta - changes * sum(count * _failure_probability(part) for part, count in parts.items())
     return float(total + gaussian.get_epsilon(left))
 
 
@@ -309,16 +313,16 @@ def _rdp_supports(part: DpEvent, neighbours: Neighbours) -> bool:
             return False
 
 
-def _rdp(parts: Counter[DpEvent], delta: float, neighbours: Neighbours) -> float:
+def _rdp_epsilon(parts: Counter[DpEvent], delta: float, neighbours: Neighbours) -> float:
     relation = NeighboringRelation.REPLACE_ONE if neighbours == "replace-one" else NeighboringRelation.ADD_OR_REMOVE_ONE
     accountant = RdpAccountant(neighboring_relation=relation)
     for part, count in parts.items():
-        accountant.compose(_seen_by_rdp(part, neighbours), count)
+        accountant.compose(_event_for_rdp(part, neighbours), count)
     return float(accountant.get_epsilon(delta))
 
 
-def _seen_by_rdp(part: DpEvent, neighbours: Neighbours) -> DpEvent:
-    """RDP's REPLACE_ONE leaves the doubling of the sensitivity to its caller; PLD's does it."""
+def _event_for_rdp(part: DpEvent, neighbours: Neighbours) -> DpEvent:
+    """The event to give to RDP, whose REPLACE_ONE leaves the doubling of the sensitivity to its caller (PLD's does not)."""
     if neighbours == "add-remove":
         return part
     match part:
@@ -327,19 +331,19 @@ def _seen_by_rdp(part: DpEvent, neighbours: Neighbours) -> DpEvent:
         case LaplaceDpEvent(noise_multiplier=noise):
             return LaplaceDpEvent(noise / 2)
         case SampledWithoutReplacementDpEvent(source_dataset_size=size, sample_size=sample, event=inner):
-            noise = min(_noise(_seen_by_rdp(inner, neighbours)), MOST_NOISE)  # less noise costs more
+            noise = min(_noise_multiplier(_event_for_rdp(inner, neighbours)), MOST_NOISE)  # less noise costs more
             return SampledWithoutReplacementDpEvent(size, sample, GaussianDpEvent(noise))
         case _:
             raise UnsupportedEvent(f"rdp cannot account {describe(part)}, under {neighbours}.")
 
 
-def _noise(part: DpEvent) -> float:
+def _noise_multiplier(part: DpEvent) -> float:
     match part:
         case GaussianDpEvent(noise_multiplier=noise) | LaplaceDpEvent(noise_multiplier=noise):
             return float(noise)
         case NonPrivateDpEvent():
             return 0.0
         case PoissonSampledDpEvent(event=inner) | SampledWithoutReplacementDpEvent(event=inner):
-            return _noise(inner)
+            return _noise_multiplier(inner)
         case _:
             return math.inf

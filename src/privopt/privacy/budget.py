@@ -8,7 +8,8 @@ from typing import Literal
 from privopt.errors import InputError
 
 Neighbours = Literal["add-remove", "replace-one"]
-Unit = Literal["example"]
+UnitName = Literal["example"]
+UNITS: dict[UnitName, str] = {"example": "one example (row)"}  # in the words of a statement
 RELATIONS: dict[Neighbours, str] = {
     "add-remove": "one example's contribution added or removed while the number of examples stays public (zero-out)",
     "replace-one": "one example replaced by another, while the number of examples stays public",
@@ -34,7 +35,7 @@ class Budget:
     epsilon: float
     delta: float = 0.0
     neighbours: Neighbours = "add-remove"
-    unit: Unit = "example"
+    unit: UnitName = "example"
 
     def __post_init__(self) -> None:
         if not isinstance(self.epsilon, Real) or not 0 < self.epsilon < math.inf:
@@ -43,7 +44,7 @@ class Budget:
             raise InputError(f"delta is {self.delta!r}, but it is a probability: 0 ≤ delta < 1, and below 1/n to mean anything.")
         if self.neighbours not in ("add-remove", "replace-one"):
             raise InputError(f"neighbours is {self.neighbours!r}; it is 'add-remove' or 'replace-one'.")
-        if self.unit != "example":
+        if self.unit not in UNITS:
             raise InputError(
                 f"unit is {self.unit!r}, but it is 'example': each example is clipped and sampled by itself, so no more can be "
                 "promised. To protect people who have several rows, make one row of all that a person has, before training."
@@ -65,7 +66,7 @@ def default_delta(size: int) -> float:
 
 
 def cautions(delta: float, size: int) -> list[str]:
-    """What is formally fine for so many examples, but means little.
+    """Cautions about a δ that is valid, but too large to mean much for this number of examples.
 
     >>> cautions(0.02, 100)
     ['delta = 0.02 is not below 1/n = 0.01: publishing 2 of the 100 examples in the clear would satisfy it. Use 0.001, or less.']

@@ -9,8 +9,8 @@ from privopt.privacy.accountants import Accountant, epsilon
 from privopt.privacy.budget import Budget
 from privopt.privacy.events import DpEvent, NoOpDpEvent, compose
 
-WASTE = 2e-3  # of ε, at most: well inside the 1 % that is promised
-COARSER = 8.0  # a grid on which a price takes a sixth of the time, and is within a percent
+WASTE = 2e-3  # largest share of ε that may stay unused: well inside the promised 1 %
+COARSER = 8.0  # grid factor of the first search: prices within 1 %, six times as fast
 
 
 def calibrate(
@@ -56,7 +56,7 @@ def calibrate(
 
 
 class Place(NamedTuple):
-    """Where a cost is what it should be, about, and how steep its logarithm is there."""
+    """A point where the cost is close to the target, and the slope of log cost there."""
 
     x: float
     slope: float
@@ -66,10 +66,10 @@ START = Place(0.0, -1.0)
 
 
 def _solve(cost: Callable[[float], float], target: float, tolerance: float, start: Place = START) -> Place | None:
-    """x with |cost(x) − target| ≤ tolerance · target, for a falling cost: secants in log cost, kept between known brackets.
+    """Find x with |cost(x) − target| ≤ tolerance · target, for a falling cost: bracketed secants in log cost.
 
-    A PLD costs tenths of a second, and log ε is almost straight in log noise, so secants need four or five of them, and from a
-    place nearby one or two.
+    One evaluation takes tenths of a second. log ε is almost linear in log noise, so secants need four or five of them, and one
+    or two when started nearby.
     """
     over, under = -math.inf, math.inf  # cost(over) > target ≥ cost(under)
     (x, slope), before = start, None

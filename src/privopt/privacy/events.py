@@ -64,7 +64,7 @@ class FailureDpEvent(DpEvent):  # type: ignore[misc]
 
 
 def atoms(event: DpEvent) -> Iterator[tuple[DpEvent, int]]:
-    """The event's parts in order, each with its count; equal neighbours are counted together.
+    """The event's parts in order, each with its count; consecutive equal parts are counted together.
 
     >>> list(atoms(compose([GaussianDpEvent(1.0), GaussianDpEvent(1.0)])))
     [(GaussianDpEvent(noise_multiplier=1.0), 2)]
@@ -101,7 +101,7 @@ def _flatten(event: DpEvent, times: int) -> Iterator[tuple[DpEvent, int]]:
 
 
 def _runs(events: Iterable[DpEvent]) -> Iterator[tuple[DpEvent, int]]:
-    """The same object several times in a row, as plans have it, is compared but once."""
+    """Count consecutive references to one object (plans repeat them) without comparing events."""
     held, count = None, 0
     for event in events:
         if event is not held:
@@ -126,10 +126,10 @@ def compose(events: Iterable[DpEvent]) -> DpEvent:
 
 
 def describe(event: DpEvent) -> str:
-    """The event in words.
+    """Describe the event in words.
 
     >>> describe(SelfComposedDpEvent(PoissonSampledDpEvent(0.01, GaussianDpEvent(1.5)), 300))
-    '300 × Gaussian noise of 1.5 × the bound, Poisson sampling with probability 0.01'
+    '300 × Gaussian mechanism, noise multiplier 1.5, Poisson sampling with probability 0.01'
     """
     return "; ".join((f"{count} × " if count > 1 else "") + _phrase(part) for part, count in atoms(event)) or "nothing"
 
@@ -137,19 +137,19 @@ def describe(event: DpEvent) -> str:
 def _phrase(event: DpEvent) -> str:
     match event:
         case GaussianDpEvent(noise_multiplier=noise):
-            return f"Gaussian noise of {noise:.6g} × the bound"
+            return f"Gaussian mechanism, noise multiplier {noise:.4g}"
         case LaplaceDpEvent(noise_multiplier=noise):
-            return f"Laplace noise of {noise:.6g} × the bound"
+            return f"Laplace mechanism, noise multiplier {noise:.4g}"
         case PureDpEvent(epsilon=epsilon):
-            return f"an {epsilon:.6g}-DP mechanism"
+            return f"pure DP mechanism, ε = {epsilon:.4g}"
         case FailureDpEvent(delta=delta):
-            return f"a release that fails with probability {delta:.3g}"
+            return f"release with failure probability {delta:.3g}"
         case PoissonSampledDpEvent(sampling_probability=probability, event=inner):
             return f"{_phrase(inner)}, Poisson sampling with probability {probability:.6g}"
         case SampledWithoutReplacementDpEvent(source_dataset_size=size, sample_size=sample, event=inner):
             return f"{_phrase(inner)}, fixed-size samples of {sample} of {size}"
         case NonPrivateDpEvent():
-            return "a release without privacy"
+            return "release without privacy"
         case _:
             return str(event)
 
@@ -218,7 +218,7 @@ def from_json(value: dict[str, Any]) -> DpEvent:
 
 
 def _parts(event: DpEvent) -> int:
-    """How many parts `atoms` will meet one by one; repetitions of a single one are met but once."""
+    """How many parts `atoms` visits one by one; repetitions of a single part count once."""
     match event:
         case ComposedDpEvent(events=parts):
             return sum(map(_parts, parts))

@@ -38,12 +38,12 @@ from privopt.privacy.events import DpEvent, atoms
 
 FAILURES = 0.1  # share of δ that is set aside for releases that may fail
 ORDERS = 1 + np.geomspace(0.01, 2.0**20, 2000)
-WHOLE = 16  # larger orders are whole numbers, which accountants sum up faster
+INTEGERS = 16  # larger orders are rounded to integers, which accountants price faster
 
 
 @dataclass(frozen=True)
 class RenyiFilter:
-    """What a cap holds, at an order that was fixed with it.
+    """A cap on releases that may be chosen adaptively, at a Rényi order that is fixed with the cap.
 
     **Guarantee** However releases are chosen, if `holds` allowed them all they are (ε, δ)-DP together.
 
@@ -62,7 +62,7 @@ class RenyiFilter:
         return float(_limit(self.budget, self.order))
 
     def used(self, event: DpEvent) -> float:
-        """The share of the cap that these releases take; above 1, more than there is."""
+        """The share of the cap that these releases use; above 1, they exceed it."""
         divergence = failures = 0.0
         for part, count in atoms(event):
             divergence += count * renyi(part, self.order, self.budget.neighbours)
@@ -70,7 +70,7 @@ class RenyiFilter:
         return max(_share(divergence, self.limit), _share(failures, FAILURES * self.budget.delta))
 
     def holds(self, event: DpEvent) -> bool:
-        """Whether all of this fits."""
+        """Whether these releases fit into the cap."""
         return self.used(event) <= 1
 
 
@@ -79,7 +79,7 @@ def best_order(budget: Budget) -> float:
     if budget.delta == 0:
         return math.inf
     best = float(ORDERS[np.argmax(_limit(budget, ORDERS) / ORDERS)])
-    return best if best < WHOLE else float(round(best))
+    return best if best < INTEGERS else float(round(best))
 
 
 def _limit(budget: Budget, order: float | np.ndarray) -> float | np.ndarray:
@@ -88,5 +88,5 @@ def _limit(budget: Budget, order: float | np.ndarray) -> float | np.ndarray:
     return budget.epsilon - np.log1p(-1 / order) + np.log((1 - FAILURES) * budget.delta * order) / (order - 1)
 
 
-def _share(part: float, whole: float) -> float:
-    return 0.0 if part == 0 else part / whole if whole > 0 else math.inf
+def _share(part: float, total: float) -> float:
+    return 0.0 if part == 0 else part / total if total > 0 else math.inf

@@ -5,15 +5,15 @@ In memory, or durable in a file of JSON lines. What must stay true of a file:
 - A charge is on the disk (`fsync`) before `pay` returns, so an answer that was used was paid for, whatever happens next.
 - Every line carries a hash of itself and of the line before. An anchor beside the file (`.tip`) holds the number of lines and the
   newest hash, so that an older copy of the file, or one that lost its end, is noticed too.
-- The anchor is written after the lines, and before `pay` returns. So a crash can leave lines that the anchor does not know, whole
-  or cut short: they were never acted on, a whole one counts as spent, and one cut short is removed. It cannot leave an anchor
-  that knows more than the file. That, and any other damage, is reported, never repaired or reset.
+- The anchor is written after the lines, and before `pay` returns. So a crash can leave lines that the anchor does not know,
+  complete or cut short: they were never acted on; a complete one counts as spent, and one cut short is removed. It cannot leave
+  an anchor that knows more than the file. That, and any other damage, is reported, never repaired or reset.
 - One process writes at a time (a lock on the file itself).
 
 A cap on all runs together has to hold although runs are chosen after looking at the answers of earlier ones: it is a filter
 (`filters`). Only a ledger whose first run was planned before anything was released, and is too large for the filter, prices
-that plan as a whole; then the cap is that run's alone. Which of the two it is follows from the plan and the cap, is decided
-before the first charge and is written with it, so that no answer can influence it.
+that plan as one composition; then the cap belongs to that run only. Which of the two it is follows from the plan and the cap,
+is decided before the first charge and is written with it, so that no answer can influence it.
 
 A *run* is a sequence of releases that one generator of randomness drew. A resumed run draws the same randomness again, so it
 repeats the same answers and pays nothing for what the ledger already holds of it: `Run.pay` charges only what is new.
@@ -77,7 +77,7 @@ class Entry:
 
 
 class Anchor(NamedTuple):
-    """What a ledger held when it was written last; each write has its turn."""
+    """What a ledger held after its last write; `turn` counts the writes."""
 
     turn: int
     lines: int
@@ -85,7 +85,7 @@ class Anchor(NamedTuple):
 
 
 class Ledger:
-    """What has been spent, by every run that was given this ledger.
+    """What has been spent by all runs that pay into this ledger.
 
     `budget` is a cap on all of it together: a release that would exceed it is refused before it happens.
 
@@ -123,29 +123,29 @@ class Ledger:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "Ledger":
-        """The ledger as it stands, without locking it for writing: for showing what was spent."""
+        """Read a ledger without locking it, to show what was spent."""
         ledger = cls()
         anchor = _read_anchor(Path(path))  # first: a ledger that is being written may be ahead of it, never behind
-        lines, rest = _lines(Path(path))
+        lines, rest = _read_lines(Path(path))
         if anchor is None and not Path(path).exists():
             raise LedgerError(f"{path} holds no ledger.")
-        if _begun(Path(path), lines, rest, anchor):
+        if _has_begun(Path(path), lines, rest, anchor):
             ledger._load(Path(path), lines, anchor)
         ledger._read_only = True
         return ledger
 
     @classmethod
     def adopt(cls, path: str | os.PathLike[str]) -> None:
-        """Make a new anchor for a ledger that lost its own, say when it was moved without it.
+        """Create a new anchor for a ledger that lost its own, for example because it was moved without it.
 
-        Nobody can tell then whether charges are missing: that the file is its newest copy is the word of whoever calls this.
+        Whether charges are missing cannot be checked then: the caller vouches that the file is the newest copy.
         """
         place = Path(path)
-        if _read_anchor(place) is None and _lines(place)[0]:
+        if _read_anchor(place) is None and _read_lines(place)[0]:
             ledger = cls()
             try:
                 ledger._lock(place)
-                ledger._load(place, _lines(place)[0], Anchor(0, 0, NOTHING))
+                ledger._load(place, _read_lines(place)[0], Anchor(0, 0, NOTHING))
                 _write_anchor(place, Anchor(0, ledger._lines, ledger._tip))
             finally:
                 ledger.close()
@@ -169,7 +169,7 @@ class Ledger:
     def epsilon(
         self, delta: float | None = None, neighbours: Neighbours | None = None, *, accountant: Accountant = "auto"
     ) -> float:
-        """What all of it costs, at the budget's δ and for its neighbours unless told otherwise."""
+        """What all of it costs; δ and neighbours are the budget's by default."""
         if delta is None:
             if self.budget is None:
                 raise InputError("this ledger has no budget to take delta from: say epsilon(delta=...).")
@@ -191,7 +191,7 @@ class Ledger:
 
     @property
     def used(self) -> float:
-        """The share of the cap that is used, by the rule that the cap is held with.
+        """The share of the cap that is used, by the rule that enforces the cap.
 
         `epsilon` is the price of what happened, as if it had been planned: it is smaller, and no bound on what was chosen by
         looking at earlier answers.
@@ -207,14 +207,14 @@ class Ledger:
 
     @property
     def cap(self) -> str | None:
-        """The cap in words, and how it is held, for statements."""
+        """The cap in words, and how it is enforced, for statements."""
         if self.budget is None:
             return None
         cap = f"a cap of ε = {self.budget.epsilon:.4g}, δ = {self.budget.delta:.3g}"
         if self.holder is not None:
-            return f"{cap} on one planned run alone, priced as a whole"
+            return f"{cap} for one planned run, accounted as one composition"
         rule = "basic composition" if math.isinf(self._order) else f"a Rényi filter of order {self._order:.4g}"
-        return f"{cap} on all runs, which may depend on the answers of earlier ones ({rule}); {self.used:.1%} are used"
+        return f"{cap} for all runs, which may depend on the answers of earlier ones ({rule}); {self.used:.1%} used"
 
     @property
     def _filter(self) -> RenyiFilter:
@@ -236,7 +236,7 @@ class Ledger:
         return Run(self, name or uuid.uuid4().hex[:12], budget)
 
     def close(self) -> None:
-        """Let another process write."""
+        """Release the file, so that another process can write."""
         if self._file is not None:
             self._file = None
             self._unlock()
@@ -247,17 +247,17 @@ class Ledger:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __sklearn_clone__(self) -> Self:  # clones of an estimator pay into the same ledger
+    def __sklearn_clone__(self) -> Self:  # clones of an estimator share the ledger
         return self
 
     def __deepcopy__(self, memo: object) -> Self:
         return self
 
-    def __reduce__(self) -> str | tuple[Any, ...]:  # a copy in another process could spend unseen, so it may only be read
-        return _copy, (self.budget, self._entries, self._order, self.holder)
+    def __reduce__(self) -> str | tuple[Any, ...]:  # a copy in another process is read-only: its charges would be lost
+        return _make_read_only, (self.budget, self._entries, self._order, self.holder)
 
-    def _append(self, entries: list[Entry], *, alone: bool) -> None:
-        """Charge these entries of one run; `alone` gives it the whole cap."""
+    def _append(self, entries: list[Entry], *, exclusive: bool) -> None:
+        """Charge these entries of one run; `exclusive` reserves the cap for it."""
         if self._read_only:
             raise LedgerError("this is a copy of a ledger, for reading: what it spent would be lost. With n_jobs, use n_jobs=1.")
         if os.getpid() != self._process:
@@ -265,13 +265,13 @@ class Ledger:
         if self.path is not None:
             if self._file is None:
                 raise LedgerError(f"{self.path} is closed.")
-            self._write(self.path, self._file, [_body(entry) | ({"alone": True} if alone else {}) for entry in entries])
+            self._write(self.path, self._file, [_body(entry) | ({"alone": True} if exclusive else {}) for entry in entries])
         self._entries.extend(entries)
-        if alone:
+        if exclusive:
             self.holder = entries[0].run
 
     def _lock(self, path: Path) -> int:
-        """Open the file for this process alone; it is made if it is not there."""
+        """Open and lock the file for this process; it is created if missing."""
         if fcntl is None:
             raise LedgerError(f"{path} cannot be locked: this platform has no fcntl. A ledger in memory, Ledger(), needs none.")
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -286,20 +286,20 @@ class Ledger:
         path.parent.mkdir(parents=True, exist_ok=True)
         anchor = _read_anchor(path)
         if anchor is not None and anchor.lines > 1 and not path.exists():
-            raise _missing(path, 0, anchor.lines)
+            raise _missing_lines(path, 0, anchor.lines)
         file = self._lock(path)
         anchor = _read_anchor(path)  # again, now that nobody else writes it
-        lines, rest = _lines(path)
-        if _begun(path, lines, rest, anchor):
-            given = self.budget
+        lines, rest = _read_lines(path)
+        if _has_begun(path, lines, rest, anchor):
+            requested = self.budget
             self._load(path, lines, anchor)
-            if given is not None and given != self.budget:
-                raise LedgerError(f"{path} was opened with {given}, but it was made for {self.budget}.")
+            if requested is not None and requested != self.budget:
+                raise LedgerError(f"{path} was opened with {requested}, but it was made for {self.budget}.")
             self._size = path.stat().st_size - len(rest)
             if rest:  # a line cut short by a crash: its charge was never acted on
                 os.ftruncate(file, self._size)
                 os.fsync(file)
-            self._anchor(path, self._lines, self._tip)
+            self._update_anchor(path, self._lines, self._tip)
             return
         os.ftruncate(file, 0)  # at most the first line, cut short: nothing was ever charged
         cap = None if self.budget is None else asdict(self.budget)
@@ -311,10 +311,10 @@ class Ledger:
 
     def _load(self, path: Path, lines: list[bytes], anchor: Anchor | None) -> None:
         for number, line in enumerate(lines, start=1):
-            body, self._tip = _checked(path, number, line, self._tip)
+            body, self._tip = _parse_line(path, number, line, self._tip)
             if anchor is not None and number == anchor.lines and self._tip != anchor.tip:
                 raise LedgerError(
-                    f"{path} is not the ledger that its anchor {_anchor(path)} knows: line {number} is another. {ADVICE}"
+                    f"{path} is not the ledger that its anchor {_anchor_path(path)} knows: line {number} is another. {ADVICE}"
                 )
             try:
                 if number == 1:
@@ -333,11 +333,11 @@ class Ledger:
         self._lines = len(lines)
         if anchor is None:
             raise LedgerError(
-                f"{path} has no anchor, {_anchor(path)}, so that nobody can tell whether charges are missing. Restore both. If "
+                f"{path} has no anchor, {_anchor_path(path)}, so it is unknown whether charges are missing. Restore both. If "
                 "the ledger was moved without it and is its newest copy, say so: Ledger.adopt(path) makes a new one."
             )
         if self._lines < anchor.lines:
-            raise _missing(path, self._lines, anchor.lines)
+            raise _missing_lines(path, self._lines, anchor.lines)
         self._turn = anchor.turn
 
     def _write(self, path: Path, file: int, bodies: list[dict[str, Any]]) -> None:
@@ -356,10 +356,10 @@ class Ledger:
                 _write_anchor(path, Anchor(0, 0, NOTHING))
             _write_all(file, block)
             os.fsync(file)
-            self._anchor(path, self._lines + len(bodies), tip)
+            self._update_anchor(path, self._lines + len(bodies), tip)
         except BaseException as error:  # nothing is released for it, so it is taken back: first from the anchor
             with contextlib.suppress(OSError):
-                self._anchor(path, self._lines, self._tip)
+                self._update_anchor(path, self._lines, self._tip)
                 os.ftruncate(file, self._size)
             if isinstance(error, OSError):
                 name, reason = error.filename or path, error.strerror or error
@@ -367,7 +367,7 @@ class Ledger:
             raise
         self._tip, self._lines, self._size = tip, self._lines + len(bodies), self._size + len(block)
 
-    def _anchor(self, path: Path, lines: int, tip: str) -> None:
+    def _update_anchor(self, path: Path, lines: int, tip: str) -> None:
         self._turn += 1
         _write_anchor(path, Anchor(self._turn, lines, tip))
 
@@ -380,34 +380,34 @@ class Run:
         self.name = name
         self.position = 0
         self._paid: list[DpEvent] = []
-        self._cleared: list[DpEvent] = []  # the next releases, found affordable
-        self._seen = 0  # when the ledger had so many entries
+        self._cleared: list[DpEvent] = []  # the next releases, known to be affordable
+        self._seen = 0  # number of ledger entries at that time
         for entry in ledger.entries:
             if entry.run == name:
                 self._paid.extend([entry.event] * entry.count)
-        self._alone = False  # whether the first charge gives this run the whole cap
+        self._exclusive = False  # whether the first charge reserves the cap for this run
         if budget is not None and ledger.budget is not None and not ledger.entries:
             noise = calibrate(GaussianDpEvent, budget) if budget.delta else math.inf
             self._plan([GaussianDpEvent(noise) if budget.delta else PureDpEvent(budget.epsilon)])
 
     @property
     def paid(self) -> int:
-        """How many releases of this run the ledger holds."""
+        """How many releases of this run are recorded in the ledger."""
         return len(self._paid)
 
     def since(self, position: int) -> DpEvent:
-        """What this run has released since it stood there; since 0, all of it."""
+        """What this run has released since that position; since 0, all of it."""
         return compose(self._paid[position : self.position])
 
     def pay(self, events: Iterable[DpEvent]) -> None:
         """Charge the next releases, durably, before they happen. Those that the ledger already holds are free."""
-        with self.ledger._paying:  # nobody else spends between the question whether the budget allows it and the charge
+        with self.ledger._paying:  # no other thread spends between the check and the charge
             self._pay(events)
 
     def _pay(self, events: Iterable[DpEvent]) -> None:
         fresh: list[DpEvent] = []
         position = self.position
-        for event in _parts(events):
+        for event in _split(events):
             if position < len(self._paid):
                 if self._paid[position] != event:
                     raise LedgerError(
@@ -423,18 +423,18 @@ class Run:
             raise BudgetExceeded(f"{more} would exceed the ledger's budget: {self.ledger.budget}.")
         charges = [Entry(self.name, event, count) for event, count in atoms(compose(fresh))]
         if charges:
-            self.ledger._append(charges, alone=self._alone and not self.ledger.entries)
+            self.ledger._append(charges, exclusive=self._exclusive and not self.ledger.entries)
         self._paid.extend(fresh)
         self._cleared = self._cleared[len(fresh) :] if cleared else []
         self._seen = len(self.ledger.entries)
         self.position = position
 
     def affordable(self, events: Sequence[DpEvent]) -> int:
-        """How many of the next releases the ledger's budget holds; what is paid already is affordable, and so is what is free.
+        """How many of the next releases fit into the ledger's budget; those already paid, and free ones, always do.
 
-        `events` are all that this run will release, fixed before it asks: a ledger that holds nothing yet may give it the cap.
+        `events` are all that this run will release, fixed beforehand: a ledger without charges may reserve its cap for them.
         """
-        fresh = list(_parts(events))
+        fresh = list(_split(events))
         held = min(len(fresh), max(0, len(self._paid) - self.position))
         del fresh[:held]
         self._plan(fresh)
@@ -449,29 +449,29 @@ class Run:
         self._cleared, self._seen = fresh, len(self.ledger.entries)
         if every:
             return len(events)
-        ends = itertools.accumulate(sum(1 for _ in _parts([event])) for event in events)  # how many parts, up to each event
+        ends = itertools.accumulate(sum(1 for _ in _split([event])) for event in events)  # how many parts, up to each event
         return next(place for place, end in enumerate(ends) if end > held + many)
 
     def _plan(self, events: list[DpEvent]) -> None:
-        """Ask for the whole cap if this is more than a filter holds, and nothing was released that the plan could depend on."""
+        """Reserve the cap for this run if its plan exceeds the filter, and nothing was released that the plan could depend on."""
         if self.ledger.budget is not None and not self.ledger.entries:
-            self._alone = not self.ledger._filter.holds(compose(events))
+            self._exclusive = not self.ledger._filter.holds(compose(events))
 
     def _allowed(self, events: list[DpEvent]) -> bool:
-        if self._alone and not self.ledger.entries:
+        if self._exclusive and not self.ledger.entries:
             return self.ledger._priced(events)
         return self.ledger.allows(events, self.name)
 
 
 def _unlock(file: int, process: int) -> None:
-    """Close a file that `process` has locked. A fork shares the lock, and must not release it."""
+    """Close a file that `process` has locked. A forked process shares the lock, and must not release it."""
     if os.getpid() == process:
         fcntl.flock(file, fcntl.LOCK_UN)
     os.close(file)
 
 
-def _parts(events: Iterable[DpEvent]) -> Iterator[DpEvent]:
-    """What a ledger holds of these events: atoms, one by one. A round that draws two kinds of noise has two."""
+def _split(events: Iterable[DpEvent]) -> Iterator[DpEvent]:
+    """Split events into the atoms that a ledger records. A round that draws two kinds of noise has two."""
     for event in events:
         if isinstance(event, ComposedDpEvent | SelfComposedDpEvent):
             for part, count in atoms(event):
@@ -480,7 +480,7 @@ def _parts(events: Iterable[DpEvent]) -> Iterator[DpEvent]:
             yield event
 
 
-def _copy(budget: Budget | None, entries: list[Entry], order: float, holder: str | None) -> Ledger:
+def _make_read_only(budget: Budget | None, entries: list[Entry], order: float, holder: str | None) -> Ledger:
     ledger = Ledger(budget)
     ledger._entries, ledger._order, ledger.holder, ledger._read_only = entries, order, holder, True
     return ledger
@@ -494,7 +494,7 @@ def _chain(tip: str, text: str) -> str:
     return hashlib.sha256(f"{tip}\n{text}".encode()).hexdigest()[:32]
 
 
-def _checked(path: Path, number: int, line: bytes, tip: str) -> tuple[dict[str, Any], str]:
+def _parse_line(path: Path, number: int, line: bytes, tip: str) -> tuple[dict[str, Any], str]:
     record = _LINE.fullmatch(line)  # the text itself is hashed: 5 and 5.0 are the same number, but not the same line
     if record is None or record[1].decode() != _chain(tip, record[2].decode("ascii", "replace")):
         raise LedgerError(f"{path} is damaged at line {number}: its hash does not match. {ADVICE}")
@@ -502,11 +502,11 @@ def _checked(path: Path, number: int, line: bytes, tip: str) -> tuple[dict[str, 
     return body, record[1].decode()
 
 
-def _lines(path: Path) -> tuple[list[bytes], bytes]:
-    """The lines that a newline ends, and what follows the last of them, which a crash may have cut short.
+def _read_lines(path: Path) -> tuple[list[bytes], bytes]:
+    """Read the complete lines, and what follows the last newline, which a crash may have cut short.
 
-    A record that is whole although its newline is missing counts as a line: its charge was written, if perhaps not used. One
-    that something else follows was damaged.
+    A complete record without a newline counts as a line: its charge was written, if perhaps not used. One that is followed by
+    anything else is damaged.
     """
     try:
         content = path.read_bytes()
@@ -522,28 +522,28 @@ def _lines(path: Path) -> tuple[list[bytes], bytes]:
     return [*lines, rest], b""
 
 
-def _begun(path: Path, lines: list[bytes], rest: bytes, anchor: Anchor | None) -> bool:
-    """Whether the ledger holds, or should hold, anything; at most its first line, cut short, is as good as nothing."""
+def _has_begun(path: Path, lines: list[bytes], rest: bytes, anchor: Anchor | None) -> bool:
+    """Whether the ledger has, or should have, a first line; one that is cut short counts as none."""
     if not lines and rest and not (rest.startswith(_START) or _START.startswith(rest)):
         raise LedgerError(f"{path} is not a ledger. Nothing was changed; give the ledger another name.")
     return bool(lines) or (anchor is not None and anchor.lines > 1)
 
 
-def _anchor(path: Path) -> Path:
+def _anchor_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.tip")
 
 
 def _read_anchor(path: Path) -> Anchor | None:
-    """The newest of two slots that is whole; None if there is no anchor."""
+    """Read the newer of the two slots that are intact; None if there is no anchor."""
     try:
-        content = _anchor(path).read_bytes()
+        content = _anchor_path(path).read_bytes()
     except FileNotFoundError:
         return None
     found = [Anchor(int(turn), int(lines), tip.decode()) for record, turn, lines, tip in _SLOT.findall(content)]
-    whole = [anchor for anchor in found if _slot(anchor) in content]
-    if not whole:
-        raise LedgerError(f"{_anchor(path)} is damaged, so that nobody can tell whether {path} is whole. {ADVICE}")
-    return max(whole)
+    intact = [anchor for anchor in found if _slot(anchor) in content]
+    if not intact:
+        raise LedgerError(f"{_anchor_path(path)} is damaged, so it is unknown whether {path} is complete. {ADVICE}")
+    return max(intact)
 
 
 def _slot(anchor: Anchor) -> bytes:
@@ -551,14 +551,14 @@ def _slot(anchor: Anchor) -> bytes:
     return f"{text} {_chain(NOTHING, text)}\n".encode()
 
 
-def _missing(path: Path, lines: int, known: int) -> LedgerError:
+def _missing_lines(path: Path, lines: int, known: int) -> LedgerError:
     missing = f"the last {known - lines} of {known} lines, and the charges in them, are missing"
-    return LedgerError(f"{path} is older than its anchor {_anchor(path)}: {missing}. {ADVICE}")
+    return LedgerError(f"{path} is older than its anchor {_anchor_path(path)}: {missing}. {ADVICE}")
 
 
 def _write_anchor(path: Path, anchor: Anchor) -> None:
-    """Into the older of two slots, in place: a write that is cut short leaves the other, and the disk has the room already."""
-    slot, place = _slot(anchor), _anchor(path)
+    """Overwrite the older of two slots in place: an interrupted write leaves the other, and needs no more disk space."""
+    slot, place = _slot(anchor), _anchor_path(path)
     if not anchor.turn:
         write_atomically(place, 2 * slot)
         return
@@ -576,4 +576,4 @@ def _write_anchor(path: Path, anchor: Anchor) -> None:
 def _write_all(descriptor: int, block: bytes) -> None:
     written = os.write(descriptor, block)
     if written < len(block):
-        raise OSError(f"only {written} of {len(block)} bytes fitted on the disk")
+        raise OSError(f"only {written} of {len(block)} bytes could be written")

@@ -1,4 +1,4 @@
-"""The statement: the guarantee in words that can be checked against the ledger."""
+"""Statements: the guarantee in words, which can be checked against the ledger."""
 
 import html
 import json
@@ -10,12 +10,11 @@ from typing import Any
 from privopt.errors import InputError
 from privopt.escaping import printable
 from privopt.privacy.accountants import Accountant, choose, epsilon
-from privopt.privacy.budget import RELATIONS, Budget, cautions
+from privopt.privacy.budget import RELATIONS, UNITS, Budget, cautions
 from privopt.privacy.events import DpEvent, atoms, describe, from_json, to_json
 from privopt.privacy.ledger import Ledger
 
 NO_GUARANTEE = "This release has NO GUARANTEE: it is not private (ε = inf). Whoever has it may learn anything about any example."
-UNIT = "one example (row)"
 NOT_COVERED = (
     "people with several rows: the guarantee is for one row, and weaker for all rows of a person",
     "steps before this one that look at the data: scalers, encoders, feature selection, imputation",
@@ -43,8 +42,8 @@ class Statement:
     paid_for: Sequence[str] = ()
     public_data: Sequence[str] = ()
     assumed: Sequence[str] = ()  # checked, but not proved
-    cap: str | None = None  # the cap of the ledger that was charged, and how it composes runs
-    noise: str | None = None  # where its random numbers come from, if not from a seed
+    cap: str | None = None  # the cap of the ledger that was charged, and how it is enforced
+    noise: str | None = None  # the source of its random numbers, if not a seed
     seeded: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -70,7 +69,7 @@ class Statement:
         if self.private:
             claim = [
                 f"This release is (ε = {self.epsilon:.4g}, δ = {self.budget.delta:.3g})-differentially private.",
-                f"Unit: {UNIT}. Planned budget: ε = {self.budget.epsilon:.4g}.",
+                f"Unit: {UNITS[self.budget.unit]}. Planned budget: ε = {self.budget.epsilon:.4g}.",
                 f"Neighbours: {RELATIONS[self.budget.neighbours]}.",
             ]
             if self.examples is not None:
@@ -98,7 +97,7 @@ class Statement:
             if items:
                 lines += [f"{title}:", *(f"  - {printable(item)}" for item in items)]
         if self.settings:
-            lines += ["Settings:", *(f"  - {printable(f'{name}: {_shown(value)}')}" for name, value in self.settings.items())]
+            lines += ["Settings:", *(f"  - {printable(f'{name}: {_format(value)}')}" for name, value in self.settings.items())]
         if self.seeded:
             lines.append(
                 "WARNING: the noise came from a fixed seed. Whoever knows the seed can remove the noise: for tests only."
@@ -106,10 +105,10 @@ class Statement:
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, for machines; `from_json` reads it back."""
+        """The statement as JSON; `from_json` reads it back."""
         return {
             "epsilon": self.epsilon if self.private else None,
-            "unit": UNIT,
+            "unit": UNITS[self.budget.unit],
             "neighbours": RELATIONS[self.budget.neighbours],
             "budget": asdict(self.budget),
             "event": to_json(self.event),
@@ -129,7 +128,7 @@ class Statement:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Statement":
-        """The statement that `to_json` wrote; its ε is computed anew, not believed."""
+        """Read what `to_json` wrote; ε is computed anew, not trusted."""
         match value:
             case {
                 "budget": {**_budget},
@@ -143,10 +142,10 @@ class Statement:
             } if examples is None or examples >= 1:
                 pass
             case _:
-                raise InputError("an entry is missing, or is not what it should be.")
+                raise InputError("an entry is missing, or has the wrong type.")
         for name in ("assumed_public", "paid_for", "public_data", "assumed"):
             if not isinstance(value.get(name), list) or not all(isinstance(item, str) for item in value[name]):
-                raise InputError(f"{name} is not a list of texts.")
+                raise InputError(f"{name} is not a list of strings.")
         return cls(
             budget=Budget(**value["budget"]),
             event=from_json(value["event"]),
@@ -169,7 +168,7 @@ class Statement:
         )
 
     def to_html(self) -> str:
-        """A page of its own."""
+        """The statement as an HTML page."""
         return _PAGE.format(
             claim=f"ε = {self.epsilon:.4g}, δ = {self.budget.delta:.3g}" if self.private else "no guarantee: not private",
             text=html.escape(self.text()),
@@ -179,7 +178,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Privacy:
-    """What a model claims, and the ledger that holds what was spent on it."""
+    """The statement of a model, and the ledger that was charged for it."""
 
     statement: Statement
     ledger: Ledger
@@ -188,7 +187,7 @@ class Privacy:
         return str(self.statement)
 
 
-def _shown(value: object) -> str:
+def _format(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
@@ -202,6 +201,6 @@ pre {{ white-space: pre-wrap; background: #f5f7f9; padding: 1rem; border-radius:
 <h1>Privacy statement</h1>
 <p class="claim">{claim}</p>
 <pre>{text}</pre>
-<details><summary>The same for machines</summary><pre>{data}</pre></details>
+<details><summary>The same as JSON</summary><pre>{data}</pre></details>
 </html>
 """

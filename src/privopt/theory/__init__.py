@@ -1,8 +1,8 @@
-"""Theory: the closed forms of the five papers, evaluated at numbers, with their conditions checked and their slips repaired.
+"""Theory: the closed forms of the five papers, evaluated at numbers, with their conditions checked and their errors corrected.
 
 One file per paper. No guarantee relies on it: those rest on `privopt.epsilon` and `privopt.calibrate`. What must stay true: a
-bound whose condition fails has no value but the names of the conditions, and every constant can be derived; each file's
-docstring lists where that differs from what is printed.
+bound whose condition fails has no value but names the condition, and every constant can be derived; each file's docstring lists
+where that differs from the printed paper.
 """
 
 from privopt.theory import (
@@ -13,8 +13,7 @@ from privopt.theory import (
     zhou_private_nonconvex,
 )
 from privopt.theory.comparison import compare, orders
-from privopt.theory.problem import Problem
-from privopt.theory.results import Bound, Noise, Plan
+from privopt.theory.theorems import Bound, Noise, Plan, Problem
 
 __all__ = [
     "Bound",

@@ -9,8 +9,7 @@ import math
 from dataclasses import dataclass, replace
 
 from privopt.theory import wang_stochastic_nonconvex, zhang_smooth_erm, zhou_private_nonconvex
-from privopt.theory.problem import Problem, log_inverse, positive
-from privopt.theory.results import Bound, Noise
+from privopt.theory.theorems import Bound, Noise, Problem, check_positive, log_inverse
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ def orders(n: int, d: int, *, epsilon: float, delta: float) -> tuple[Order, Orde
     >>> [f"{order.method} {order.utility:.3f}" for order in orders(32561, 123, epsilon=0.2, delta=1e-5)]
     ['RRPSGD 0.164', 'DP-GD 0.076', 'Private SpiderBoost 0.032', 'DP-SRM 0.032']
     """
-    positive(n=n, d=d, epsilon=epsilon)
+    check_positive(n=n, d=d, epsilon=epsilon)
     log = log_inverse(delta)
     information, cost = n * epsilon, d * log
     recursive = cost ** (1 / 3) / information ** (2 / 3)

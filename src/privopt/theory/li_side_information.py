@@ -11,8 +11,7 @@ import math
 from collections.abc import Sequence
 
 from privopt.errors import InputError
-from privopt.theory.problem import Problem, positive
-from privopt.theory.results import Bound, conclude, unless
+from privopt.theory.theorems import Bound, Problem, check_positive, conclude, unless
 
 _EXCESS = "min over the rounds of E F(w_t) − min F"
 
@@ -37,7 +36,7 @@ def convex_bound(
     >>> convex_bound([1.0] * 4, rounds=400, learning_rate=1.0, distance=1.0, **noise).value
     0.5
     """
-    positive(rounds=rounds, learning_rate=learning_rate, distance=distance, clip_bound=clip_bound, batch=batch)
+    check_positive(rounds=rounds, learning_rate=learning_rate, distance=distance, clip_bound=clip_bound, batch=batch)
     moment = clip_bound**2 if second_moment is None else second_moment
     noise = (noise_multiplier * clip_bound / batch) ** 2
     inside = distance**2 / (2 * learning_rate) + learning_rate * (moment + noise)
@@ -61,8 +60,8 @@ def public_convex_bound(
     `preconditioner` bounds A in every round. Needs a·ĝ² ≤ g² ≤ ĝ²/a in every coordinate and round, and decays β_t with
     1 − γ/t ≥ β_t ≥ 1 − 1/t.
     """
-    positive(rounds=rounds, learning_rate=learning_rate, distance=distance, clip_bound=clip_bound, batch=batch)
-    positive(similarity=similarity, forgetting=forgetting)
+    check_positive(rounds=rounds, learning_rate=learning_rate, distance=distance, clip_bound=clip_bound, batch=batch)
+    check_positive(similarity=similarity, forgetting=forgetting)
     failing = unless(similarity <= 1, f"a ≤ 1: a = {similarity:.3g}") + unless(forgetting <= 1, f"γ ≤ 1: γ = {forgetting:.3g}")
     noise = (noise_multiplier * clip_bound / batch) ** 2
     inside = distance**2 / (2 * learning_rate) + learning_rate * ((2 - forgetting) / (similarity * forgetting) + noise)
@@ -84,7 +83,7 @@ def nonconvex_bound(
 
     `spread` bounds the standard deviation τ of every coordinate of a per-example gradient. No per-example gradient is clipped.
     """
-    positive(rounds=rounds, learning_rate=learning_rate, clip_bound=clip_bound, batch=batch)
+    check_positive(rounds=rounds, learning_rate=learning_rate, clip_bound=clip_bound, batch=batch)
     _sum(preconditioner)
     least, smoothness = min(preconditioner), problem.smoothness
     largest = least / smoothness
@@ -101,5 +100,5 @@ def nonconvex_bound(
 def _sum(preconditioner: Sequence[float]) -> float:
     if not preconditioner:
         raise InputError("preconditioner is empty; it has one number above 0 for each parameter.")
-    positive(preconditioner=min(preconditioner))
+    check_positive(preconditioner=min(preconditioner))
     return sum(preconditioner)

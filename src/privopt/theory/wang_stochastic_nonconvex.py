@@ -5,7 +5,7 @@ Symbols: G -> lipschitz, C₁ -> gradient_clip, C₂ -> change_clip, L -> smooth
 b -> batch, γ -> refresh, ζ -> target, n₀ -> scale, σ₀ and σ -> first and later, α -> order, β -> share (of ε, for divergence).
 
 The theorem leaves its constants C₁ … C₇ open. Plans take them as 1; `bound` adds up section 6.2 with whatever plan and noise.
-Where the paper slips, what its proofs give once repaired is returned:
+Where the paper has an error, the corrected result is returned:
 
 - section 7 prints 2((1−γ)C₁ + γC₂); eq. (6.1) and section 5 give the norm γC₁ + (1−γ)C₂ (`sensitivity`);
 - Lemma 3.7's condition on α prints σ² where σ′² = σ²/Δ² is meant;
@@ -27,8 +27,7 @@ from privopt.privacy.events import (
     SampledWithoutReplacementDpEvent,
     SelfComposedDpEvent,
 )
-from privopt.theory.problem import Problem, decay, log_inverse, positive
-from privopt.theory.results import Bound, Noise, conclude, unless, whole
+from privopt.theory.theorems import Bound, Noise, Problem, check_positive, check_share, conclude, log_inverse, round_down, unless
 
 _PLD_ROUNDS = 10**6  # that it prices in seconds
 _ENOUGH = "nε ≥ max(G⁸ ln²(1/δ)/(L·gap·d)⁴, G²√(d ln(1/δ))/(L·gap))"
@@ -70,7 +69,7 @@ def sensitivity(*, gradient_clip: float, change_clip: float, refresh: float) -> 
     >>> round(sensitivity(gradient_clip=1.0, change_clip=0.01, refresh=0.01), 6)
     0.0199
     """
-    positive(gradient_clip=gradient_clip, change_clip=change_clip)
+    check_positive(gradient_clip=gradient_clip, change_clip=change_clip)
     if not 0 <= refresh <= 1:
         raise InputError(f"refresh is {refresh}; it is a weight, from 0 to 1.")
     return refresh * gradient_clip + (1 - refresh) * change_clip
@@ -85,7 +84,7 @@ def subsampled_divergence(*, order: float, sampling_rate: float, ratio: float) -
     >>> subsampled_divergence(order=8, sampling_rate=0.001, ratio=4.0).value
     1.75e-06
     """
-    positive(order=order, sampling_rate=sampling_rate, ratio=ratio)
+    check_positive(order=order, sampling_rate=sampling_rate, ratio=ratio)
     square = ratio**2
     largest = 2 / 3 * square * -math.log(sampling_rate * order * (1 + square)) + 1
     failing = unless(square >= 0.7, f"σ′² ≥ 0.7: σ′² = {square:.3g}") + unless(
@@ -100,7 +99,7 @@ def plan(problem: Problem, *, epsilon: float, delta: float) -> SrmPlan:
     T = (nεL·gap)^{4/3}/(G^{8/3}(d ln(1/δ))^{2/3}), ζ = (GL·gap·d ln(1/δ))^{1/3}/(nε)^{2/3}, n₀ = L·gap/G², b = b₀ = G/(n₀ζ),
     γ = ζ/(n₀G). Then Tb = (nε)²/(d ln(1/δ)), whatever G, L and the gap are.
     """
-    positive(epsilon=epsilon)
+    check_positive(epsilon=epsilon)
     lipschitz, reach = problem.lipschitz, problem.smoothness * problem.gap
     information, log = problem.n * epsilon, log_inverse(delta)
     cost = problem.d * log
@@ -108,7 +107,7 @@ def plan(problem: Problem, *, epsilon: float, delta: float) -> SrmPlan:
     scale = reach / lipschitz**2
     refresh = target / (scale * lipschitz)
     batch = lipschitz / (scale * target)
-    rounds, failing = whole((information * reach) ** (4 / 3) / (lipschitz ** (8 / 3) * cost ** (2 / 3)))
+    rounds, failing = round_down((information * reach) ** (4 / 3) / (lipschitz ** (8 / 3) * cost ** (2 / 3)))
     least = max((lipschitz**2) ** 4 * log**2 / (reach * problem.d) ** 4, lipschitz**2 * math.sqrt(cost) / reach)
     failing += (
         unless(scale >= 1, f"n₀ = L·gap/G² ≥ 1: n₀ = {scale:.3g}; L = G²/gap = {lipschitz**2 / problem.gap:.3g} would do")
@@ -127,8 +126,8 @@ def noise(problem: Problem, plan: SrmPlan, *, epsilon: float, delta: float, shar
     By Lemma 3.7 with Δ = 2C/b, C the norm of one example's vector, each of T rounds has divergence βε/T. What is needed is
     priced for Poisson samples of the same rate; beyond a million rounds for the paper's fixed-size samples, which need more.
     """
-    positive(epsilon=epsilon, share=share)
-    decay(share=share)
+    check_positive(epsilon=epsilon, share=share)
+    check_share(share=share)
     n, rounds = problem.n, plan.rounds
     order = log_inverse(delta) / ((1 - share) * epsilon) + 1
     unit = math.sqrt(14 * rounds * order / (share * epsilon)) / n  # σ/C
@@ -153,7 +152,7 @@ def bound(problem: Problem, plan: SrmPlan, *, first: float, later: float) -> Bou
     V = 2(1−γ)²ζ²/(n₀²γb) + 2γG²/b + G²/(Tγb₀) + (Tdσ² + dσ₀²)/(Tγ) bounds the mean squared error of v. Of the conditions of
     Theorem 5.4 it needs n₀ ≥ 1 only, and it holds for the noise that is given, whether that is private or not.
     """
-    positive(first=first, later=later)
+    check_positive(first=first, later=later)
     squared, refresh, rounds = problem.lipschitz**2, plan.refresh, plan.rounds
     error = (
         2 * ((1 - refresh) * plan.target / plan.scale) ** 2 / (refresh * plan.batch)

@@ -4,7 +4,7 @@ Objectives.
 Symbols: L -> lipschitz, β -> smoothness (of the whole objective, ridge term included), μ -> strong_convexity, D -> radius (of the
 ball that holds the minimiser), T -> rounds, Δ -> sensitivity, F(w₀) − F* -> gap. Descent starts at 0.
 
-Where the paper slips, what its proofs give once repaired is returned:
+Where the paper has an error, the corrected result is returned:
 
 - Theorem 1 says "for any ε"; its Gaussian noise is proven for ε ≤ 1, and too little for large ε (at δ = 1e-5, from ε = 10 on);
 - the proof of Theorem 2 prints 50(d+1)d for 25 d ln(2/δ) in the noise term of (ε, δ)-DP, and 25 for 25/2 in that of ε-DP;
@@ -20,8 +20,7 @@ from privopt.errors import InputError
 from privopt.privacy.budget import Budget
 from privopt.privacy.calibration import calibrate
 from privopt.privacy.events import GaussianDpEvent, SampledWithoutReplacementDpEvent, SelfComposedDpEvent
-from privopt.theory.problem import Problem, log_inverse, positive
-from privopt.theory.results import Bound, Noise, Plan, conclude, unless, whole
+from privopt.theory.theorems import Bound, Noise, Plan, Problem, check_positive, conclude, log_inverse, round_down, unless
 
 _EXCESS = "E F(w_priv) − min F"
 
@@ -59,13 +58,13 @@ def logistic(row_norm: float) -> Constants:
     >>> logistic(2.0)
     Constants(lipschitz=2.0, smoothness=1.0)
     """
-    positive(row_norm=row_norm)
+    check_positive(row_norm=row_norm)
     return Constants(row_norm, row_norm**2 / 4)
 
 
 def huber(row_norm: float, threshold: float) -> Constants:
     """Huber's loss of ⟨w, x⟩ − y: L = hR, β = R²."""
-    positive(row_norm=row_norm, threshold=threshold)
+    check_positive(row_norm=row_norm, threshold=threshold)
     return Constants(threshold * row_norm, row_norm**2)
 
 
@@ -81,7 +80,7 @@ def convex_sensitivity(problem: Problem, *, rounds: int, learning_rate: float) -
     >>> convex_sensitivity(Problem(n=1024, d=10), rounds=64, learning_rate=4.0)
     Sensitivity(printed=0.75, tight=0.5)
     """
-    positive(rounds=rounds, learning_rate=learning_rate)
+    check_positive(rounds=rounds, learning_rate=learning_rate)
     _stable_step(learning_rate, 1 / problem.smoothness, "1/β")
     unit = problem.lipschitz * rounds * learning_rate / problem.n
     return Sensitivity(3 * unit, 2 * unit)
@@ -96,7 +95,7 @@ def strongly_convex_sensitivity(
     data sets. A step on a μ-strongly convex F brings two points together by 1 − ημ; the changes 2L₀η/n of T steps add up.
     """
     changing = problem.lipschitz if data_lipschitz is None else data_lipschitz
-    positive(strong_convexity=strong_convexity, rounds=rounds, learning_rate=learning_rate, data_lipschitz=changing)
+    check_positive(strong_convexity=strong_convexity, rounds=rounds, learning_rate=learning_rate, data_lipschitz=changing)
     mu, beta, n = strong_convexity, problem.smoothness, problem.n
     _stable_step(learning_rate, 1 / (beta + mu), "1/(β+μ)")
     moved = 2 * changing / (n * mu) * -math.expm1(rounds * math.log1p(-learning_rate * mu))
@@ -113,7 +112,7 @@ def _stable_step(learning_rate: float, largest: float, formula: str) -> None:
 
 def gaussian_noise(sensitivity: float, *, epsilon: float, delta: float) -> Noise:
     """σ = √(2 ln(2/δ)) Δ/ε (Algorithm 1, line 7), and what the Gaussian mechanism needs. Proven for ε ≤ 1 only."""
-    positive(sensitivity=sensitivity, epsilon=epsilon)
+    check_positive(sensitivity=sensitivity, epsilon=epsilon)
     printed = math.sqrt(2 * (math.log(2) + log_inverse(delta))) * sensitivity / epsilon
     needed = sensitivity * calibrate(GaussianDpEvent, Budget(epsilon, delta))  # Δ is whatever one change does
     return Noise(printed, needed, "Algorithm 1, line 7", unless(epsilon <= 1, f"ε ≤ 1: ε = {epsilon:.3g}"))
@@ -121,7 +120,7 @@ def gaussian_noise(sensitivity: float, *, epsilon: float, delta: float) -> Noise
 
 def gamma_square(d: int, *, sensitivity: float, epsilon: float) -> float:
     """E‖z‖² = d(d+1)(Δ/ε)² of noise with density ∝ exp(−ε‖z‖/Δ) (Lemma 6)."""
-    positive(sensitivity=sensitivity, epsilon=epsilon)
+    check_positive(sensitivity=sensitivity, epsilon=epsilon)
     return d * (d + 1) * (sensitivity / epsilon) ** 2
 
 
@@ -132,9 +131,9 @@ def gaussian_square(d: int, *, noise: float) -> float:
 
 def convex_plan(problem: Problem, *, radius: float, epsilon: float, delta: float = 0.0) -> DescentPlan:
     """T = (β²n²ε²D²/(L²d²))^{1/3} for ε-DP, (β²n²ε²D²/(L²d ln(1/δ)))^{1/3} for (ε, δ)-DP; η = 1/β (Theorem 3)."""
-    positive(radius=radius, epsilon=epsilon)
+    check_positive(radius=radius, epsilon=epsilon)
     exact = (problem.smoothness * problem.n * epsilon * radius / problem.lipschitz) ** 2 / _price(problem, delta)
-    rounds, failing = whole(exact ** (1 / 3))
+    rounds, failing = round_down(exact ** (1 / 3))
     step = 1 / problem.smoothness
     return DescentPlan(rounds, step, convex_sensitivity(problem, rounds=rounds, learning_rate=step), "Theorem 3", failing)
 
@@ -143,10 +142,10 @@ def strongly_convex_plan(
     problem: Problem, *, strong_convexity: float, radius: float, epsilon: float, delta: float = 0.0
 ) -> DescentPlan:
     """T = ((μ²+β²)/(μβ)) ln(μ²n²ε²D²/(L²d²)), with d ln(1/δ) for d² in (ε, δ)-DP; η = 1/(μ+β) (Theorem 2)."""
-    positive(strong_convexity=strong_convexity, radius=radius, epsilon=epsilon)
+    check_positive(strong_convexity=strong_convexity, radius=radius, epsilon=epsilon)
     mu, beta = strong_convexity, problem.smoothness
     inside = (mu * problem.n * epsilon * radius / problem.lipschitz) ** 2 / _price(problem, delta)
-    rounds, failing = whole((mu**2 + beta**2) / (mu * beta) * math.log(inside))
+    rounds, failing = round_down((mu**2 + beta**2) / (mu * beta) * math.log(inside))
     step = 1 / (mu + beta)
     moved = strongly_convex_sensitivity(problem, strong_convexity=mu, rounds=rounds, learning_rate=step)
     return DescentPlan(rounds, step, moved, "Theorem 2", failing)
@@ -154,14 +153,14 @@ def strongly_convex_plan(
 
 def convex_bound(problem: Problem, *, radius: float, rounds: int, noise_square: float) -> Bound:
     """E F(w_priv) − min F ≤ 2βD²/T + (β/2)E‖z‖² for η = 1/β (Theorem 3)."""
-    positive(radius=radius, rounds=rounds)
+    check_positive(radius=radius, rounds=rounds)
     value = 2 * problem.smoothness * radius**2 / rounds + problem.smoothness / 2 * noise_square
     return conclude(_EXCESS, value, "proof of Theorem 3, η = 1/β", ())
 
 
 def strongly_convex_bound(problem: Problem, *, strong_convexity: float, radius: float, rounds: int, noise_square: float) -> Bound:
     """E F(w_priv) − min F ≤ (β/2)e^{−2μβT/(μ+β)²}D² + (β/2)E‖z‖² for η = 1/(μ+β) (Theorem 2)."""
-    positive(strong_convexity=strong_convexity, radius=radius, rounds=rounds)
+    check_positive(strong_convexity=strong_convexity, radius=radius, rounds=rounds)
     mu, beta = strong_convexity, problem.smoothness
     left = math.exp(-2 * mu * beta * rounds / (mu + beta) ** 2) * radius**2
     failing = unless(mu <= beta, f"μ ≤ β: μ = {mu:.3g}, β = {beta:.3g}")
@@ -181,7 +180,7 @@ def rrpsgd_plan(problem: Problem, *, epsilon: float, delta: float) -> Plan:
     σ_tot² = 4L² + dσ² and D_F = √(2 gap/β). The step is constant, so R is uniform on 1 … n². The noise that is needed is priced
     by Rényi divergences, for samples of one of n.
     """
-    positive(epsilon=epsilon)
+    check_positive(epsilon=epsilon)
     logs = (math.log(3 * problem.n) + log_inverse(delta)) * (math.log(2) + log_inverse(delta))
     printed = 2 * problem.lipschitz * math.sqrt(logs) / epsilon
     rounds = problem.n**2
@@ -200,7 +199,7 @@ def rrpsgd_bound(problem: Problem, *, rounds: int, noise: float) -> Bound:
 
     w is the iterate *before* step R, R uniform on 1 … N.
     """
-    positive(rounds=rounds)
+    check_positive(rounds=rounds)
     size = problem.smoothness * _distance(problem)
     value = size**2 / rounds + 2 * size * _total(problem, noise) / math.sqrt(rounds)
     return conclude("E‖∇F(w)‖²", value, "Lemma 12 × β, η = min(1/β, D_F/(σ_tot√N))", ())

@@ -4,7 +4,7 @@ Methods (supplement).
 Symbols: G -> lipschitz, G₁ -> lipschitz_l1, L -> smoothness, T (C_s, for DPG-Sparse) -> rounds, σ -> noise (the scale of Laplace
 noise on the mean gradient), β -> coordinate_failure, μ -> deviations, ν -> stability, m -> batch.
 
-Where the paper slips, what its proofs give once repaired is returned:
+Where the paper has an error, the corrected result is returned:
 
 - Lemmas 2 and 3 leave out the constants of advanced composition, and Lemma 2 that replacing an example moves the mean by 2G₁/n:
   the ε that they print is too small (`lap_privacy`, `sparse_privacy`);
@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from privopt.privacy.accountants import epsilon as price
 from privopt.privacy.events import DpEvent, LaplaceDpEvent, PureDpEvent, SelfComposedDpEvent
 from privopt.theory import zhou_private_nonconvex
-from privopt.theory.problem import Problem, log_inverse, positive
-from privopt.theory.results import Bound, conclude, unless
+from privopt.theory.theorems import Bound, Problem, check_positive, conclude, log_inverse, unless
 
 
 @dataclass(frozen=True)
@@ -81,12 +80,12 @@ def advanced_composition(epsilon: float, rounds: int, delta: float) -> float:
 
 def _answer(problem: Problem, noise: float, lipschitz_l1: float) -> float:
     """ε of one Laplace answer when an example is added or removed; replacing one costs twice that."""
-    positive(noise=noise, lipschitz_l1=lipschitz_l1)
+    check_positive(noise=noise, lipschitz_l1=lipschitz_l1)
     return lipschitz_l1 / (problem.n * noise)
 
 
 def _composition(printed: float, replaced: float, event: DpEvent, rounds: int, delta: float) -> Composition:
-    positive(rounds=rounds)
+    check_positive(rounds=rounds)
     tight = price(SelfComposedDpEvent(event, rounds), delta, "replace-one")
     return Composition(printed, advanced_composition(replaced, rounds, delta), tight)
 
@@ -114,12 +113,12 @@ def minibatch_plan(problem: Problem, *, batch: int, lipschitz_l1: float) -> Sagd
 
     Each of the n/m disjoint batches answers once an epoch, so the rounds are epochs, and m examples share the noise.
     """
-    positive(batch=batch)
+    check_positive(batch=batch)
     return _plan(problem, batch, (batch * problem.n) ** (-1 / 6), lipschitz_l1, 1, "Theorem 5")
 
 
 def _plan(problem: Problem, examples: int, noise: float, lipschitz_l1: float, releases: int, source: str) -> SagdPlan:
-    positive(lipschitz_l1=lipschitz_l1)
+    check_positive(lipschitz_l1=lipschitz_l1)
     n, d = problem.n, problem.d
     coordinate_failure = 1 / (d * n ** (5 / 3))
     logs = math.log(d) + 7 / 3 * math.log(n)
@@ -177,7 +176,7 @@ def sparse_deviation(
 def _deviation(
     problem: Problem, rounds: int, noise: float, cost: float, failure: float, deviations: float, tail: float, source: str
 ) -> Bound:
-    positive(rounds=rounds, coordinate_failure=failure, deviations=deviations)
+    check_positive(rounds=rounds, coordinate_failure=failure, deviations=deviations)
     failing = unless(noise < 26, f"σ < 26: σ = {noise:.3g}")
     if not failing:
         delta, least = _delta(noise, failure), _examples_needed(noise, failure)

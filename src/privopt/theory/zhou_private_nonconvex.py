@@ -4,7 +4,7 @@ Symbols: p (also d) -> d, G -> lipschitz, L -> smoothness, f(w₁) − f* -> gap
 mean gradient), μ -> deviations, α -> a deviation's value, ν -> stability, λ -> ceiling, β₁, β₂ -> first_decay, second_decay.
 
 The bounds need only ‖g̃_t − ∇f(w_t)‖ ≤ α in every round. With `population_deviation` f is the population loss, with
-`noise_deviation` the empirical one. Where the paper slips, what its proof gives once repaired is returned:
+`noise_deviation` the empirical one. Where the paper has an error, the corrected result is returned:
 
 - Theorem 2 leaves out that its source speaks of functions into [0, 1]: coordinates of gradients lie in [−G, G], so the error is
   √d σ(2G + μ), not √d σ(1 + μ);
@@ -21,8 +21,18 @@ import math
 from privopt.privacy.budget import Budget
 from privopt.privacy.calibration import calibrate
 from privopt.privacy.events import GaussianDpEvent, SelfComposedDpEvent
-from privopt.theory.problem import Problem, decay, log_inverse, positive
-from privopt.theory.results import Bound, Noise, Plan, conclude, unless, whole
+from privopt.theory.theorems import (
+    Bound,
+    Noise,
+    Plan,
+    Problem,
+    check_positive,
+    check_share,
+    conclude,
+    log_inverse,
+    round_down,
+    unless,
+)
 
 _MEAN = "the mean over the rounds of ‖∇f(w_t)‖²"
 _EXPECTED = "the expected mean over the rounds of ‖∇f(w_t)‖², f the empirical loss"
@@ -41,13 +51,13 @@ def noise_constant(epsilon: float, delta: float) -> float:
     >>> round(noise_constant(1.0, 1e-5), 3)
     8.344
     """
-    positive(epsilon=epsilon)
+    check_positive(epsilon=epsilon)
     return 2 * (1 + math.sqrt(1 + epsilon / log_inverse(delta))) ** 2
 
 
 def noise(problem: Problem, *, rounds: int, epsilon: float, delta: float) -> Noise:
     """σ by eq. (6) with `noise_constant`, and as much as is needed: T Gaussian releases are one, with σ/√T."""
-    positive(rounds=rounds)
+    check_positive(rounds=rounds)
     printed = problem.lipschitz * math.sqrt(noise_constant(epsilon, delta) * rounds * log_inverse(delta)) / (problem.n * epsilon)
     multiplier = calibrate(lambda z: SelfComposedDpEvent(GaussianDpEvent(z), rounds), Budget(epsilon, delta, "replace-one"))
     return Noise(printed, multiplier * problem.lipschitz / problem.n, "Theorem 1, eq. (6); c₂ from zero-concentrated DP")
@@ -72,7 +82,7 @@ def gd_expected_plan(problem: Problem, *, epsilon: float, delta: float) -> Plan:
 
 def rmsprop_plan(problem: Problem, *, epsilon: float, delta: float, stability: float) -> Plan:
     """T = nε/(G√(d ln(1/δ))), the largest step η = ν/(4L) (Theorem 3.2)."""
-    positive(stability=stability)
+    check_positive(stability=stability)
     return _plan(problem, 1.0, stability / (4 * problem.smoothness), epsilon, delta, "Theorem 3.2")
 
 
@@ -90,21 +100,21 @@ def adam_step(smoothness: float, *, stability: float, first_decay: float) -> flo
     >>> round(adam_step(1.0, stability=1.0, first_decay=0.9), 4)
     0.0513
     """
-    positive(smoothness=smoothness, stability=stability)
-    decay(first_decay=first_decay)
+    check_positive(smoothness=smoothness, stability=stability)
+    check_share(first_decay=first_decay)
     k = first_decay / (1 - first_decay) ** 2
     return stability / smoothness * 2 / (1 + math.sqrt(1 + 16 * k))  # the same root, also for k = 0
 
 
 def deviations_for(d: int, rounds: int, failure: float) -> float:
     """μ = √(2 ln(4dT/β)): the μ with which every round of the run keeps its deviation, but for a probability β."""
-    positive(d=d, rounds=rounds, failure=failure)
+    check_positive(d=d, rounds=rounds, failure=failure)
     return math.sqrt(2 * max(0.0, math.log(4 * d * rounds / failure)))
 
 
 def _plan(problem: Problem, factor: float, step: float, epsilon: float, delta: float, source: str) -> Plan:
     exact = problem.n * epsilon * factor / (problem.lipschitz * math.sqrt(problem.d * log_inverse(delta)))
-    rounds, failing = whole(exact)
+    rounds, failing = round_down(exact)
     return Plan(rounds, step, noise(problem, rounds=rounds, epsilon=epsilon, delta=delta), source, failing)
 
 
@@ -117,7 +127,7 @@ def population_deviation(problem: Problem, *, noise: float, epsilon: float, delt
     Needs ε ≤ σ/13, δ ≤ σe^{−μ²/2}/(13 ln(26/σ)) and n ≥ 2 ln(8/δ)/ε². An (ε, δ)-DP run is (ε′, δ′)-DP for larger ε′ and δ′, so
     a condition that fails because ε or δ is small may be met with a larger one.
     """
-    positive(noise=noise, epsilon=epsilon, deviations=deviations)
+    check_positive(noise=noise, epsilon=epsilon, deviations=deviations)
     tail = math.exp(-(deviations**2) / 2)
     largest = noise * tail / (13 * math.log(26 / noise)) if noise < 26 else math.nan
     least = 2 * (math.log(8) + log_inverse(delta)) / epsilon**2
@@ -138,7 +148,7 @@ def noise_deviation(d: int, *, noise: float, deviations: float) -> Bound:
     >>> noise_deviation(100, noise=0.01, deviations=5.0).value
     0.5
     """
-    positive(d=d, noise=noise, deviations=deviations)
+    check_positive(d=d, noise=noise, deviations=deviations)
     value, failure = math.sqrt(d) * noise * deviations, 2 * d * math.exp(-(deviations**2) / 2)
     return conclude("‖g̃_t − ∇f(w_t)‖ in one round, f the empirical loss", value, "Lemma 3", (), failure)
 
@@ -154,7 +164,7 @@ def gd_bound(problem: Problem, *, rounds: int, deviation: Bound) -> Bound:
     >>> gd_bound(Problem(100, 4, smoothness=1.0), rounds=160, deviation=noise_deviation(4, noise=0.01, deviations=5.0)).value
     0.13
     """
-    positive(rounds=rounds)
+    check_positive(rounds=rounds)
     value = 16 * problem.smoothness * problem.gap / rounds + 3 * deviation.number**2
     return conclude(_MEAN, value, "eq. (26), η = 1/(4L)", deviation.failing, rounds * deviation.failure)
 
@@ -163,7 +173,7 @@ def rmsprop_bound(
     problem: Problem, *, rounds: int, learning_rate: float, stability: float, ceiling: float, deviation: Bound
 ) -> Bound:
     """Mean ‖∇f(w_t)‖² ≤ 4(√λ + ν)(gap/(ηT) + 3α²/(4ν)) for η ≤ ν/(4L) (eq. (35), with the 1/4 that (32) drops)."""
-    positive(rounds=rounds, learning_rate=learning_rate, stability=stability, ceiling=ceiling)
+    check_positive(rounds=rounds, learning_rate=learning_rate, stability=stability, ceiling=ceiling)
     failing = deviation.failing + _small_step(learning_rate, stability / (4 * problem.smoothness), "ν/(4L)")
     scale = 4 * (math.sqrt(ceiling) + stability)
     value = scale * (problem.gap / (learning_rate * rounds) + 3 * deviation.number**2 / (4 * stability))
@@ -184,7 +194,7 @@ def adam_bound(
 
     For Adam without bias correction, with a ceiling.
     """
-    positive(rounds=rounds, learning_rate=learning_rate, stability=stability, ceiling=ceiling)
+    check_positive(rounds=rounds, learning_rate=learning_rate, stability=stability, ceiling=ceiling)
     largest = adam_step(problem.smoothness, stability=stability, first_decay=first_decay)
     failing = deviation.failing + _small_step(learning_rate, largest, "(√(1/4 + 4k) − 1/2)/(4k) · ν/L with k = β₁/(1−β₁)²")
     share = 1 - first_decay
@@ -201,7 +211,7 @@ def gd_expected_bound(problem: Problem, *, rounds: int, noise: float) -> Bound:
     >>> gd_expected_bound(Problem(100, 4, smoothness=1.0), rounds=20, noise=0.1).value
     0.14
     """
-    positive(rounds=rounds)
+    check_positive(rounds=rounds)
     value = 2 * problem.smoothness * problem.gap / rounds + problem.d * noise**2
     return conclude(_EXPECTED, value, "eq. (56), η = 1/L; it drops a factor 2", ())
 
@@ -214,8 +224,8 @@ def rmsprop_expected_bound(
     u = min(β₂ψ_{t−1}, λ) is known before round t, and √v_t − √u ≤ √(1−β₂)|g̃|. So a step gains
     η Σ g²/(√u+ν), and loses at most η(G√(1−β₂)/ν + Lη/(2ν)) ≤ η/2 times Σ (g² + σ²)/(√u+ν). The paper keeps half of the rest.
     """
-    positive(rounds=rounds, learning_rate=learning_rate, stability=stability, ceiling=ceiling)
-    decay(second_decay=second_decay)
+    check_positive(rounds=rounds, learning_rate=learning_rate, stability=stability, ceiling=ceiling)
+    check_share(second_decay=second_decay)
     allowed = stability**2 / (16 * problem.lipschitz**2)
     failing = _small_step(learning_rate, stability / (2 * problem.smoothness), "ν/(2L)") + unless(
         1 - second_decay <= allowed, f"1 − β₂ ≤ ν²/(16G²): 1 − β₂ = {1 - second_decay:.3g}, which is above {allowed:.3g}"

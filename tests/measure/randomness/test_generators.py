@@ -18,10 +18,10 @@ from privopt.measure.randomness import (
     KEY_BITS,
     SOURCE,
     Rng,
+    from_key,
     generator,
     generators,
     key,
-    keyed,
     laplace,
     restore_state,
     save_state,
@@ -44,12 +44,12 @@ def words(rng: Rng, count: int) -> NDArray[np.uint32]:
 
 def test_the_stream_is_chacha_as_published(monkeypatch: pytest.MonkeyPatch) -> None:
     """draft-strombergson-chacha-test-vectors, TC1, 8 rounds; with 20 rounds RFC 8439, 2.3.2."""
-    assert words(keyed(0), 16).tobytes().hex() == (
+    assert words(from_key(0), 16).tobytes().hex() == (
         "3e00ef2f895f40d67f5bb8e81f09a5a12c840ec3ce9a7f3b181be188ef711a1e"
         "984ce172b9216f419f445367456d5619314a42a3da86b001387bfdb80e0cfe42"
     )
     monkeypatch.setattr(generators, "ROUNDS", 20)
-    assert words(keyed(RFC_KEY, 16 * RFC_BLOCK), 16).tobytes().hex() == (
+    assert words(from_key(RFC_KEY, 16 * RFC_BLOCK), 16).tobytes().hex() == (
         "10f1e7e4d13b5915500fdd1fa32071c4c7d1f4c733c068030422aa9ac3d46c4e"
         "d2826446079faa0914c2d705d98b02a2b5129cd1de164eb9cbd083e8a2503c4e"
     )
@@ -66,7 +66,9 @@ def test_the_key_is_256_bits_of_the_operating_systems_entropy_as_they_are(monkey
 def test_each_bit_of_the_key_changes_half_of_the_stream() -> None:
     """512 bits of it, for each; each within 13 standard deviations and their mean within six: false alarm below 1e-8."""
     one = key(generator(0))
-    changed = [int(np.bitwise_count(words(keyed(one), 16) ^ words(keyed(one ^ (1 << bit)), 16)).sum()) for bit in range(KEY_BITS)]
+    changed = [
+        int(np.bitwise_count(words(from_key(one), 16) ^ words(from_key(one ^ (1 << bit)), 16)).sum()) for bit in range(KEY_BITS)
+    ]
     assert max(abs(count - 256) for count in changed) < 13 * (512 / 4) ** 0.5
     assert abs(np.mean(changed) - 256) < 6 * (512 / 4) ** 0.5 / KEY_BITS**0.5
 
@@ -167,7 +169,7 @@ def test_a_restored_generator_goes_on_where_the_state_was_taken(used: int) -> No
 
 def test_a_state_holds_its_place_however_far_the_stream_has_run() -> None:
     for counter in (2**32 - 3, 2**64 - 3, 2**100 + 5):
-        rng = keyed(7, counter)
+        rng = from_key(7, counter)
         rng.integers(2**32, size=9, dtype=np.uint32)
         again = restore_state(save_state(rng))
         np.testing.assert_array_equal(words(again, 50), words(rng, 50))

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("numba")
 
-from privopt.measure.randomness import keyed
+from privopt.measure.randomness import from_key
 from privopt.measure.randomness.keyed_normal import BLOCK, KEY, keystream
 from tests.measure.randomness.chacha import block
 
@@ -38,7 +38,7 @@ def test_the_compiled_loop_is_the_cipher_of_our_generators() -> None:
     """So that one name in the statement is true of all noise."""
     key, words = np.arange(KEY, dtype=np.uint32), np.empty((BLOCK, 20), np.uint32)
     keystream(key, 0, 0, words)
-    rng = keyed(int.from_bytes(key.tobytes(), "little"))
+    rng = from_key(int.from_bytes(key.tobytes(), "little"))
     np.testing.assert_array_equal(words.T.ravel(), rng.integers(2**32, size=320, dtype=np.uint32))
 
 

@@ -9,13 +9,13 @@ from privopt.measure.randomness.generators import (
     KEY_BITS,
     SOURCE,
     Rng,
+    from_key,
     generator,
     key,
-    keyed,
     restore_state,
     save_state,
 )
-from privopt.measure.randomness.noise import Sum, alike, laplace, normal
+from privopt.measure.randomness.noise import Sum, as_array_like, laplace, normal
 
 __all__ = [
     "CIPHER",
@@ -23,10 +23,10 @@ __all__ = [
     "SOURCE",
     "Rng",
     "Sum",
-    "alike",
+    "as_array_like",
+    "from_key",
     "generator",
     "key",
-    "keyed",
     "laplace",
     "normal",
     "restore_state",

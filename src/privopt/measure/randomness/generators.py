@@ -1,4 +1,4 @@
-"""Randomness: ChaCha under a key from the operating system, unless a seed makes a run repeatable for a test.
+"""Generators: ChaCha under a key from the operating system, unless a seed makes a run repeatable for a test.
 
 A run has one generator: NumPy's distributions, on the keystream of ChaCha8 (Bernstein 2008; on the number of rounds Aumasson
 2019) under a key of 256 bits. Nobody without the key can tell the stream from random bits, so what is published of it, or follows
@@ -27,12 +27,12 @@ SOURCE = f"{CIPHER}, keyed with {KEY_BITS} bits of the operating system's entrop
 
 
 def generator(seed: int | np.random.Generator | np.random.RandomState | None = None) -> Rng:
-    """A generator keyed by the operating system, or by a seed (then nothing it hides is hidden).
+    """Make a generator, keyed by the operating system or by a seed. Whoever knows the seed can remove its noise.
 
-    A generator of the caller's is a seed too: it gives bytes for the key. One that this function made is returned as it is.
+    A generator of NumPy is a seed, too: the key is drawn from it. One that this function made is returned unchanged.
     """
     if seed is None:
-        return keyed(secrets.randbits(KEY_BITS))
+        return from_key(secrets.randbits(KEY_BITS))
     if isinstance(seed, np.random.Generator) and _ours(seed):
         return seed
     if isinstance(seed, np.random.Generator | np.random.RandomState):
@@ -41,15 +41,15 @@ def generator(seed: int | np.random.Generator | np.random.RandomState | None = N
         material = f"{int(seed):x}".encode()
     else:
         raise InputError(f"the seed is {seed!r}, but it is a whole number ≥ 0, or None for noise that nobody can repeat.")
-    return keyed(int.from_bytes(sha256(b"privopt seed " + material).digest()))
+    return from_key(int.from_bytes(sha256(b"privopt seed " + material).digest()))
 
 
 def _ours(rng: Rng) -> bool:
     return isinstance(rng.bit_generator, ChaCha) and rng.bit_generator.state["state"]["rounds"] == ROUNDS
 
 
-def keyed(key: int, counter: int = 0) -> Rng:
-    """The generator of this key, from this 32-bit word of its stream on."""
+def from_key(key: int, counter: int = 0) -> Rng:
+    """Make the generator of this key; `counter` is the 32-bit word of its stream to begin with."""
     return np.random.Generator(ChaCha(key=key, counter=counter, rounds=ROUNDS))  # a `seed` would be pooled into 128 bits
 
 
@@ -59,18 +59,18 @@ def key(rng: Rng) -> int:
 
 
 def save_state(rng: Rng) -> str:
-    """The generator's state, for a checkpoint: keep it where the data are kept."""
+    """Write the generator's state as text, for a checkpoint. It reveals the noise."""
     inner = rng.bit_generator.state["state"]
     low, high = inner["ctr"].tolist()
     return json.dumps({"cipher": CIPHER, "key": inner["keysetup"].astype("<u4").tobytes().hex(), "counter": low + (high << 64)})
 
 
 def restore_state(text: str) -> Rng:
-    """The generator as it was when `save_state` was called."""
+    """Make the generator that `save_state` wrote."""
     value = json.loads(text)
     if value.get("cipher") != CIPHER:
         raise InputError(
             f"the noise of this run did not come from {CIPHER}: another version of privopt began it, and this one cannot repeat "
             "it. Resume with that version, or start a new run."
         )
-    return keyed(int.from_bytes(bytes.fromhex(value["key"]), "little"), value["counter"])
+    return from_key(int.from_bytes(bytes.fromhex(value["key"]), "little"), value["counter"])

@@ -1,4 +1,4 @@
-"""Noise of the shape, kind and precision of an array: NumPy's is drawn from the generator, torch's under a key from it."""
+"""Noise shaped like an array: for NumPy from the run's generator, for torch under a key drawn from it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,38 +7,38 @@ import numpy as np
 
 from privopt.measure.randomness.generators import Rng
 
-Sum = Callable[[Any], Any]  # of an array to the array with a sum added to it; of None to the sum itself
+Sum = Callable[[Any], Any]  # f(array) adds a sum to the array and returns it; f(None) returns the sum
 
 
 def normal(like: Any, deviation: float, rng: Rng) -> Callable[[Sum], Any]:
-    """Independent normal numbers for a sum of the shape, kind and precision of `like`: a function that adds both.
+    """Start drawing normal noise shaped like `like`; the function that is returned adds a sum to it.
 
-    Those for torch are drawn while the sum is still being prepared.
+    For torch it is drawn in other threads while the sum is computed.
     """
     if not isinstance(like, np.ndarray):
         from privopt.measure.randomness import torch_noise
 
         return torch_noise.normal(like, deviation, rng)
 
-    def added(total: Sum) -> Any:
+    def add(total: Sum) -> Any:
         centre = total(None)
         numbers: Any = rng.standard_normal(centre.shape)
         numbers *= deviation
         numbers += centre
         return numbers
 
-    return added
+    return add
 
 
 def laplace(like: Any, rng: Rng) -> Any:
-    """Independent Laplace numbers of scale 1, of the shape, kind and precision of an array."""
-    return alike(rng.laplace(size=tuple(like.shape)), like)
+    """Draw Laplace noise of scale 1, shaped like `like`."""
+    return as_array_like(rng.laplace(size=tuple(like.shape)), like)
 
 
-def alike(numbers: Any, like: Any) -> Any:
-    """These numbers as an array of the kind and precision of another."""
+def as_array_like(numbers: Any, like: Any) -> Any:
+    """Convert numbers to an array of the same library, precision and device as `like`."""
     if isinstance(like, np.ndarray):
         return numbers
-    from privopt.measure.randomness.torch_noise import brought
+    from privopt.measure.randomness.torch_noise import as_tensor_like
 
-    return brought(numbers, like)
+    return as_tensor_like(numbers, like)

@@ -1,0 +1,42 @@
+"""Units: whose rows are protected together.
+
+A guarantee is for one unit: what is clipped together, and sampled together, is what one budget hides. A measurement names its
+unit; a budget names the unit that it promises to protect, and a run whose measurements have another is refused.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from privopt.errors import CompositionError
+from privopt.privacy.budget import UNITS, Budget, UnitName
+
+
+class Unit(Protocol):
+    """Whose rows are protected together."""
+
+    @property
+    def name(self) -> UnitName:
+        """Its name in a budget; `privopt.privacy.budget.UNITS` has the words that a statement prints for it."""
+        ...
+
+
+@dataclass(frozen=True)
+class each_row:  # noqa: N801  # a constructor that reads as a phrase
+    """Each row by itself. **Guarantee** Every row is drawn, and its vector clipped, without regard to any other row.
+
+    >>> UNITS[each_row().name]
+    'one example (row)'
+    """
+
+    name: ClassVar[UnitName] = "example"
+
+
+def check_unit(budget: Budget | None, *measurements: object) -> None:
+    """Refuse a budget that promises to protect another unit than these measurements do. What names no unit protects each row."""
+    for one in measurements:
+        unit: Unit = getattr(one, "unit", each_row())
+        if budget is not None and unit.name != budget.unit:
+            raise CompositionError(
+                f"the budget is for {UNITS[budget.unit]}, but {type(one).__name__} clips and samples {UNITS[unit.name]}: no more "
+                f"can be promised. Use Budget(…, unit={unit.name!r}), or measurements of the other unit."
+            )
