@@ -1,11 +1,13 @@
 """Laws 1 and 3 for random networks: norms and sums are those of each example alone, and no clipped vector is too long."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
 
+from privopt.perexample.networks import TorchOracle
 from tests.laws import architectures as made
+from tests.laws import exactness
 from tests.laws.architectures import Architecture, Part
 from tests.laws.exactness import CASES, WAYS, Batch, Case, Minus, Scaled, Shifted, Step, check
 
@@ -55,3 +57,36 @@ def test_vectors_that_all_but_cancel(steps: tuple[Step, ...], way: str, double: 
     for seed, part in enumerate(parts):
         architecture = Architecture(None, (made.Dense("rows", 9, "none"), part), "none", double)
         check(Case(architecture, Batch(("constant", "zero", "usual"), seed), steps, bound=1e-8, way=way))
+
+
+NORM, SCALE = made.Norm("layer"), made.Frozen(made.Norm("instance 2"), "biases")
+ATTENTION, LONGER = made.Attention(bias=False), made.Attention(padded=True, extended=True)
+ROUNDED: dict[str, Case] = {  # further off than parameters and examples that are moved explain
+    "P − P is rounding of P": Case(
+        Architecture(None, (made.Opposed(made.Attention(), 1.0), NORM, NORM, NORM)), Batch(("zero", "usual"), 17), (Minus(1.0),)
+    ),
+    "P − P in double precision": Case(
+        Architecture(made.Embedding(padding=True, bag="mean"), (made.Opposed(LONGER, 1e-3),), "rows", double=True),
+        Batch(("usual", "zero"), 195),
+        (Scaled(uneven=True),),
+    ),
+    "x − mean(x) is rounding of x": Case(Architecture(None, (SCALE, SCALE)), Batch(("usual", "zero"), 152)),
+    "scores of 10⁶ are rounded to 0.06": Case(Architecture(None, (ATTENTION,)), Batch(("huge", "usual"), 90)),
+}
+
+
+@pytest.mark.parametrize("case", ROUNDED.values(), ids=ROUNDED)
+def test_rounding_of_every_operation_is_explained(case: Case) -> None:
+    check(case)
+
+
+@pytest.mark.parametrize("case", ROUNDED.values(), ids=ROUNDED)
+def test_a_thousandth_is_not_explained_by_rounding(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Norms and sums of gradients that are all too long, consistently."""
+
+    def oracle(model: Any, loss: Any, *data: Any, **settings: Any) -> TorchOracle:
+        return TorchOracle(model, lambda outputs, targets: 1.001 * loss(outputs, targets), *data, **settings)
+
+    monkeypatch.setattr(exactness, "TorchOracle", oracle)
+    with pytest.raises(AssertionError, match="what rounding explains"):
+        check(case)
