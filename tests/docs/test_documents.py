@@ -1,11 +1,11 @@
 """Documents: every example runs, prints what the document says that it prints, and every link leads somewhere.
 
-In README.md and docs/, the blocks of a file run in order, in one namespace and one temporary folder that holds patients.csv,
-new_patients.csv and schema.json:
+In README.md, CONTRIBUTING.md, SECURITY.md and docs/, the blocks of a file run in order, in one namespace and a temporary folder.
+It holds patients.csv and new_patients.csv, unless the file itself writes them with `privopt sample`, and schema.json:
 
 - `python`: what it prints is the `text` block right below it (nothing, if there is none); `>>>` prompts are doctests;
 - `console`: lines that start with `$ privopt` are run and must succeed; other lines, if any, are what the command prints;
-- `json`: a schema;  `sh`: targets of the Makefile;  `mermaid` and `text`: not run.
+- `json`: a schema;  `sh`: targets of the Makefile, and extras to install;  `text`, and directives of the site: not run.
 
 `...` stands for anything. White space does not count, and decimal numbers agree within one unit of the last digit shown.
 """
@@ -16,13 +16,12 @@ import io
 import json
 import re
 import shlex
+import tomllib
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 from privopt.linear_model.refusals import DECIDED
 from typer.testing import CliRunner
@@ -32,9 +31,10 @@ from privopt.datasets import Schema
 from privopt.methods import METHODS
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LANGUAGES = {"python", "console", "text", "json", "sh", "mermaid"}
-COLUMNS = "100"  # of the terminal that the documents show
+TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+DOCUMENTS = [*TOP, *sorted((ROOT / "docs").rglob("*.md"))]
+LANGUAGES = {"python", "console", "text", "json", "sh", "{toctree}", "{eval-rst}", "{include} ../CHANGELOG.md"}
+COLUMNS = "80"  # of the terminal that the documents show
 
 each_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
@@ -148,28 +148,22 @@ def run_console(block: Block, where: str) -> None:
 SCHEMA = {
     "target": {"classes": ["no", "yes"]},
     "columns": {
+        "patient": {"ignore": True},
         "age": {"low": 18, "high": 90},
         "stay_days": {"low": 0, "high": 30},
+        "earlier_stays": {"low": 0, "high": 5},
         "region": {"values": ["north", "south", "east", "west"]},
+        "insurance": {"values": ["public", "private", "self-pay", "(missing)"]},
+        "department": {"values": ["internal", "surgery", "neurology", "other"]},
+        "admission": {"values": ["planned", "emergency", "referral", "(missing)"]},
     },
 }
-
-
-def patients(size: int, rng: np.random.Generator) -> pd.DataFrame:
-    """Patients that nobody ever was."""
-    age, stay = rng.integers(18, 91, size), np.minimum(rng.poisson(4.0, size), 30)
-    region = rng.choice(["north", "south", "east", "west"], size, p=[0.4, 0.3, 0.2, 0.1])
-    score = -2.0 + 0.05 * (age - 54) + 0.3 * stay + np.where(region == "north", 0.7, 0.0)
-    readmitted = np.where(rng.random(size) < 1 / (1 + np.exp(-score)), "yes", "no")
-    return pd.DataFrame({"age": age, "stay_days": stay, "region": region, "readmitted": readmitted})
+SAMPLES = {"patients.csv": ["--rows", "4000"], "new_patients.csv": ["--rows", "200", "--seed", "1"]}
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with small files, where the examples of one document run."""
-    rng = np.random.default_rng(0)
-    patients(4000, rng).to_csv(tmp_path / "patients.csv", index=False)
-    patients(200, rng).drop(columns="readmitted").to_csv(tmp_path / "new_patients.csv", index=False)
+    """An empty folder with a schema, where the examples of one document run."""
     (tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", COLUMNS)
@@ -178,13 +172,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def write_samples(text: str) -> None:
+    """Write the tables that a document uses and does not write itself."""
+    for name, options in SAMPLES.items():
+        if name in text and f"$ privopt sample {name}" not in text:
+            assert CliRunner().invoke(app, ["sample", name, *options]).exit_code == 0
+
+
 # ---------------------------------------------------------------- the tests
 
 
 @each_document
 def test_every_example_runs_and_prints_what_the_document_shows(path: Path, folder: Path) -> None:
     where = str(path.relative_to(ROOT))
-    found = blocks(path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8")
+    write_samples(text)
+    found = blocks(text)
     namespace: dict[str, Any] = {"__name__": "document"}
     for place, block in enumerate(found):
         after = found[place + 1] if place + 1 < len(found) else None
@@ -209,22 +212,27 @@ def test_every_schema_is_one(path: Path) -> None:
             Schema.from_json(json.loads(block.source))
 
 
-def test_the_readme_shows_the_schema_that_its_examples_use() -> None:
-    shown = [
-        json.loads(block.source) for block in blocks((ROOT / "README.md").read_text(encoding="utf-8")) if block.language == "json"
-    ]
-    assert shown == [SCHEMA]
+@pytest.mark.parametrize("name", ["README.md", "docs/tutorials/table.md"])
+def test_the_schema_that_is_shown_is_the_one_that_the_examples_use(name: str) -> None:
+    found = blocks((ROOT / name).read_text(encoding="utf-8"))
+    assert [json.loads(block.source) for block in found if block.language == "json"] == [SCHEMA]
 
 
 @each_document
-def test_every_make_target_exists(path: Path) -> None:
+def test_every_make_target_and_every_extra_exists(path: Path) -> None:
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     for block in blocks(path.read_text(encoding="utf-8")):
-        if block.language == "sh":
-            for line in block.source.splitlines():
-                program, target = line.partition("#")[0].split()
-                assert program == "make"
-                assert target in targets
+        for line in block.source.splitlines() if block.language == "sh" else ():
+            match shlex.split(line, comments=True):
+                case ["make", target]:
+                    assert target in targets
+                case ["pip", "install", what]:
+                    named = re.fullmatch(r"(?:\.|privopt)(?:\[([\w,]+)\])?", what)
+                    assert named is not None
+                    assert set((named[1] or "torch").split(",")) <= set(extras)
+                case _:
+                    pytest.fail(f"{line!r} is neither a target of make nor an installation")
 
 
 @pytest.mark.parametrize("path", [*DOCUMENTS, ROOT / "CHANGELOG.md"], ids=lambda path: str(path.relative_to(ROOT)))
@@ -247,7 +255,7 @@ def anchors(text: str) -> set[str]:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_has_a_page(name: str) -> None:
-    page = ROOT / "docs" / "recipes" / f"{METHODS[name].recipe.__module__.rpartition('.')[2]}.md"
+    page = ROOT / "docs" / "methods" / f"{METHODS[name].recipe.__module__.rpartition('.')[2]}.md"
     assert f"`{name}`" in page.read_text(encoding="utf-8")
 
 
@@ -284,7 +292,7 @@ def test_a_wrong_output_and_a_failing_command_are_found(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "dp-gd"])  # which is dp-sgd on all rows, and on its page
 def test_each_option_of_a_method_is_on_its_page(name: str) -> None:
-    page = (ROOT / "docs" / "recipes" / f"{name.replace('-', '_')}.md").read_text()
+    page = (ROOT / "docs" / "methods" / f"{name.replace('-', '_')}.md").read_text()
     own = set(signature(METHODS[name].recipe).parameters) - DECIDED
     own -= {"smoothness"} if name == "output-perturbation" else set()  # follows from the rows
     assert {option for option in own if f"`{option}`" not in page} == set()

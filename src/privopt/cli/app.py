@@ -4,17 +4,19 @@ import os
 import sys
 import traceback
 import warnings
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from privopt import __version__
 from privopt.cli.account import account
 from privopt.cli.bounds import bounds
 from privopt.cli.demo import demo
 from privopt.cli.methods import methods
 from privopt.cli.plan import plan
 from privopt.cli.predict import predict
+from privopt.cli.sample import sample
 from privopt.cli.show import show
 from privopt.cli.terminal import say
 from privopt.cli.train import train
@@ -25,18 +27,22 @@ WRONG_USAGE: Any = typer.BadParameter.__base__  # click's UsageError, wherever t
 
 HELP = """Train models under differential privacy, and know what you can claim.
 
-A private model is trained so that nobody can tell from it whether any one person's row was in the data. How sure
-"nobody can tell" is, is a number, epsilon: 1 or less is strong, 3 is common, 10 is weak.
+Nobody can tell from a private model whether any one row was in its training
+data. Epsilon measures how well that is hidden: 1 or less is strong, 3 is
+common, 10 is weak.
 
-  privopt train patients.csv --target readmitted --epsilon 1     a private model, its statement and its ledger
-  privopt show RUN                                               what may be claimed about it
-  privopt predict RUN new_patients.csv                           use it
-  privopt plan --n 50000 --d 100 --epsilon 1                     what is worth running, before any data are touched
+  privopt sample patients.csv            a made-up table to try it on
+  privopt train patients.csv --target readmitted --epsilon 1
+                                         a private model and its statement
+  privopt show RUN                       what may be claimed about it
+  privopt predict RUN new_patients.csv   use it
+  privopt plan --n 50000 --d 100 --epsilon 1
+                                         what is worth running; reads no data
 """
 
 
 class _Group(typer.core.TyperGroup):
-    """Refusals are one line on standard error and exit code 2, never a traceback: the message of an error may quote a value."""
+    """Errors end with one line on standard error and exit code 2, never with a traceback, which may quote a value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
@@ -48,7 +54,7 @@ class _Group(typer.core.TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         console = Console(stderr=True, highlight=False)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # those of libraries may quote a value
+            warnings.simplefilter("ignore")  # warnings of libraries may quote a value
             warnings.simplefilter("always", PrivoptWarning)
             warnings.showwarning = lambda message, *_: say(console, message, before="[bold yellow]Warning:[/] ")
             try:
@@ -60,7 +66,7 @@ class _Group(typer.core.TyperGroup):
                 raise
             except PrivoptError as error:
                 message = str(error)
-            except BrokenPipeError:  # whoever read the output has seen enough
+            except BrokenPipeError:  # the reader, such as head, closed the pipe
                 _give_up_output()
                 sys.exit(1)
             except OSError as error:
@@ -86,7 +92,7 @@ OUT_OF_MEMORY = "the memory of this machine does not suffice. Use fewer rows or 
 
 
 def _unexpected(error: Exception) -> str:
-    """An error that privopt does not know, without its message."""
+    """Describe an unexpected error without its message, which may quote the data."""
     if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):  # torch's way to say so
         return OUT_OF_MEMORY
     last = traceback.extract_tb(error.__traceback__)[-1]
@@ -95,10 +101,10 @@ def _unexpected(error: Exception) -> str:
 
 
 def _give_up_output() -> None:
-    """What standard output still holds cannot be written, so the end of the process shall not try again."""
+    """Discard what standard output still holds, so that Python does not try to write it again at exit."""
     try:
         descriptor = sys.stdout.fileno()
-    except (OSError, ValueError):  # it is not a file
+    except (OSError, ValueError):  # standard output is not a file
         return
     os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
@@ -106,11 +112,25 @@ def _give_up_output() -> None:
 app = typer.Typer(
     name="privopt",
     cls=_Group,
-    help=HELP,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for command in (train, predict, show, account, plan, bounds, methods, demo):
+for command in (train, predict, show, account, plan, bounds, methods, sample, demo):
     app.command()(command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"privopt {__version__}")
+        raise typer.Exit
+
+
+@app.callback(help=HELP)
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Options of the program itself."""

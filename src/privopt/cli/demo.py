@@ -17,8 +17,8 @@ BUDGETS = (0.5, 1.0, 3.0)
 def demo(out: Annotated[Path | None, typer.Option(help="The folder to make. Default: runs/demo-DATE.")] = None) -> None:
     """Train private models of a real survey on extramarital affairs, and compare them with the non-private one.
 
-    Fair (1978): 6,366 women answered, in confidence, questions on their marriage. Who had an affair is predicted from age,
-    years married, religiousness and so on; the ranges of the answers are printed in the questionnaire, so they are public.
+    Fair (1978) asked 6,366 women, in confidence, about their marriage. The models predict who had an affair from age, years
+    married, religiousness and so on. The questionnaire prints the ranges of the answers, so they are public.
     """
     import numpy as np
     from rich.console import Console
@@ -39,7 +39,7 @@ def demo(out: Annotated[Path | None, typer.Option(help="The folder to make. Defa
     place = out or Path("runs") / f"demo-{time.strftime('%Y%m%d-%H%M%S')}"
     if place.exists():
         raise InputError(f"{place} exists already; name another folder with --out.")
-    training, test = _survey(place)
+    training, test = _write_survey(place)
     asked, rows = datasets.read(test, "affair"), datasets.read(training, "affair")
     truth = asked.target
     table = Table("model", "ε", "δ", "accuracy", "AUC", "seconds", title="Who had an affair? (test rows)", title_justify="left")
@@ -59,7 +59,7 @@ def demo(out: Annotated[Path | None, typer.Option(help="The folder to make. Defa
         predicted = model.probabilities(asked)[:, 1]
         add("private", f"{statement.epsilon:.3f}", f"{statement.budget.delta:.0e}", predicted, seconds)
     if truth is None or model.encoding is None or rows.frame is None or asked.frame is None:
-        raise InputError("the demo's tables have named columns and a target.")
+        raise InputError("the demo needs tables with named columns and a target.")
     started = time.perf_counter()
     plain = LogisticRegression(C=np.inf).fit(model.encoding.matrix(rows.frame), rows.target)
     add("non-private", "∞", "–", plain.predict_proba(model.encoding.matrix(asked.frame))[:, 1], time.perf_counter() - started)
@@ -78,7 +78,7 @@ def demo(out: Annotated[Path | None, typer.Option(help="The folder to make. Defa
 
 
 def _schema() -> "Schema":
-    """The answers that the questionnaire allows (Fair 1978; statsmodels' description of the data)."""
+    """Return the ranges that the questionnaire allows (Fair 1978; statsmodels' description of the data)."""
     from privopt.datasets import Numeric, Schema
 
     ranges = {
@@ -94,8 +94,8 @@ def _schema() -> "Schema":
     return Schema({name: Numeric(low, high) for name, (low, high) in ranges.items()}, classes=("no", "yes"))
 
 
-def _survey(place: Path) -> tuple[Path, Path]:
-    """Files of training rows and of every fourth row, for testing."""
+def _write_survey(place: Path) -> tuple[Path, Path]:
+    """Write a file of training rows, and one of every fourth row for testing."""
     try:
         from statsmodels.datasets import fair
     except ImportError:

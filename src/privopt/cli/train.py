@@ -37,7 +37,7 @@ def train(
     ] = "linear",
     option: Annotated[
         list[str] | None,
-        typer.Option(help="An option of the method's own, as name=value; its page in docs/recipes lists them. Repeatable."),
+        typer.Option(help="An option of the method's own, as name=value; its page in docs/methods lists them. Repeatable."),
     ] = None,
     public: Annotated[
         Path | None,

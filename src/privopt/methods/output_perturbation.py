@@ -62,7 +62,7 @@ def radius(problem: Problem) -> float:
 def defaults(problem: Problem, noise_multiplier: float) -> Arguments:
     """As many steps as the bound on the excess risk asks for; a ridge is on the intercept, too.
 
-    One example moves the end of T steps η by Δ ≤ ηTL/n (`privopt.measure.stable_solution`): more steps come closer to the optimum
+    One example moves the end of T steps η by Δ ≤ ηTL/n (`privopt.measure.solutions`): more steps come closer to the optimum
     and need more noise. The number of steps minimises what is known of both, from public numbers:
 
         F(w_T) − F(ŵ) ≤ (β′D²/2) max{1/(1 + 2Th), (1 − h)^{2T}},  h = ηβ′,  β′ = β + μ;  with a ridge also
