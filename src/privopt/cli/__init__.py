@@ -3,7 +3,7 @@
 import sys
 
 try:
-    from privopt.cli.app import app
+    from privopt.cli.application import app
 except KeyboardInterrupt:  # while it is loaded: nothing has begun
     sys.stderr.write("Stopped.\n")
     sys.exit(130)
