@@ -35,7 +35,7 @@ from privopt.methods.dp_gd import dp_gd
 from privopt.methods.dp_srm import dp_srm
 from privopt.methods.rrpsgd import rrpsgd
 from privopt.perexample.design import Design, Frame
-from privopt.perexample.linear import LinearOracle
+from privopt.perexample.linear_oracle import LinearOracle
 from privopt.perexample.losses import Logistic
 from privopt.postprocess.regularizers import nonconvex
 from privopt.recipe import Recipe

@@ -35,7 +35,7 @@ from privopt.methods.dp_adam import dp_adam
 from privopt.methods.dp_sgd import dp_sgd
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Rows
-from privopt.perexample.linear import LinearGrads, LinearOracle
+from privopt.perexample.linear_oracle import LinearGrads, LinearOracle
 from privopt.perexample.losses import Logistic
 from privopt.perexample.public_rows import PublicRows
 from privopt.privacy.ledger import Ledger

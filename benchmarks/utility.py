@@ -36,11 +36,11 @@ from privopt.methods import METHODS
 from privopt.methods.dp_adam import dp_adam
 from privopt.methods.dp_sgd import dp_sgd
 from privopt.perexample.design import Design, Frame
-from privopt.perexample.linear import LinearOracle
+from privopt.perexample.linear_oracle import LinearOracle
 from privopt.perexample.losses import Logistic
 from privopt.postprocess.release import average
 from privopt.recipe import Recipe
-from privopt.runs import train as runs
+from privopt.runs import execution as runs
 from privopt.runs.request import Request
 
 DELTA = 1e-5

@@ -18,9 +18,9 @@ CONTEXT = multiprocessing.get_context("forkserver")
 PRELOADED = [
     "privopt.loop",
     "privopt.methods",
-    "privopt.perexample.linear",
+    "privopt.perexample.linear_oracle",
     "privopt.cli",
-    "privopt.runs.train",
+    "privopt.runs.execution",
     "tests.processes",
 ]
 CONTEXT.set_forkserver_preload([*PRELOADED, *(["tests.crash.warm"] if find_spec("torch") else [])])

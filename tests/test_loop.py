@@ -27,7 +27,7 @@ from privopt.methods.dp_sgd import dp_sgd
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Materialized, Vector
 from privopt.perexample.limited import LimitedDesign
-from privopt.perexample.linear import LinearGrads, LinearOracle
+from privopt.perexample.linear_oracle import LinearGrads, LinearOracle
 from privopt.perexample.losses import Logistic
 from privopt.postprocess.release import ReleaseRule, average, last
 from privopt.postprocess.updates import sgd

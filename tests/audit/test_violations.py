@@ -10,7 +10,7 @@ import pytest
 from privopt.measure import clips, surveys
 from privopt.measure.mechanisms import gamma_norm, gaussian, gaussian_pool, laplace, noisy_min
 from privopt.measure.samplers import disjoint_batches, poisson
-from privopt.perexample.linear import LinearGrads
+from privopt.perexample.linear_oracle import LinearGrads
 from tests.audit.auditing import Game, audit
 from tests.audit.frontends import linear, table
 from tests.audit.games import BUDGET, GAMES
@@ -34,7 +34,7 @@ def _less(kind: type[Any], method: str, place: int) -> Break:
 
 
 def _no_clip(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(clips, "_inside", lambda norms, bound, weight: np.full_like(norms, weight))
+    patch.setattr(clips, "_shorten", lambda norms, bound, weight: np.full_like(norms, weight))
 
 
 def _short_norms(patch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ app(sys.argv[2:])
 """
 
 
-@pytest.mark.parametrize("module", ["typer", "privopt.cli.train", "privopt.runs.train"])
+@pytest.mark.parametrize("module", ["typer", "privopt.cli.train", "privopt.runs.execution"])
 def test_stopped_while_modules_are_loaded_it_says_so_and_nothing_is_written(tmp_path: Path, module: str) -> None:
     command = ["train", "nowhere.csv", "--target", "y", "--epsilon", "1"]
     done = subprocess.run(

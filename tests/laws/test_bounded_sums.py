@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import arrays
 from privopt.measure.clips import l2
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Materialized, Vector
-from privopt.perexample.linear import LinearGrads, LinearOracle
+from privopt.perexample.linear_oracle import LinearGrads, LinearOracle
 from privopt.perexample.losses import Loss, Squared
 from tests.laws.checks import check_bounded
 from tests.laws.table import CLIPS, LOSSES

@@ -9,7 +9,7 @@ from privopt.measure.randomness import generator
 from privopt.methods import METHODS
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.limited import LimitedDesign
-from privopt.perexample.linear import LinearOracle
+from privopt.perexample.linear_oracle import LinearOracle
 from tests.laws.table import LIMIT, LOSSES, SAMPLES
 
 STRANGE = np.array(

@@ -13,7 +13,7 @@ from privopt.errors import InputError
 from privopt.linear_model import LogisticRegression
 from privopt.measure.samplers import disjoint_batches
 from privopt.privacy.events import LaplaceDpEvent, PureDpEvent, atoms
-from privopt.runs import train as runs
+from privopt.runs import execution as runs
 from privopt.training.settings import Settings
 from tests.cli.typed import privopt
 from tests.linear_model.test_estimators import beside, binary

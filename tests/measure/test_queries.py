@@ -17,7 +17,7 @@ from privopt.measure.randomness import generator
 from privopt.measure.samplers import full_batch
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Rows, Vector
-from privopt.perexample.linear import LinearGrads, LinearOracle
+from privopt.perexample.linear_oracle import LinearGrads, LinearOracle
 from privopt.state import Known, PublicState
 from tests.laws.checks import check_bounded
 from tests.laws.table import LOSSES

@@ -14,7 +14,7 @@ from privopt.measure.solutions import Sensitivity, stable_solution
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Vector
 from privopt.perexample.limited import LimitedDesign
-from privopt.perexample.linear import LinearOracle
+from privopt.perexample.linear_oracle import LinearOracle
 from privopt.perexample.losses import Huber, Logistic, Loss, Multinomial, Squared
 from privopt.state import PublicState
 from tests.laws.checks import FALSE_ALARM, check_indistinguishable

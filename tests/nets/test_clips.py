@@ -15,7 +15,7 @@ from privopt.measure.randomness import generator
 from privopt.methods.dp_sgd import dp_sgd
 from privopt.nets import fit, make_private
 from privopt.perexample.design import Design, Frame
-from privopt.perexample.linear import LinearOracle
+from privopt.perexample.linear_oracle import LinearOracle
 from privopt.perexample.losses import Logistic
 from privopt.perexample.networks import TorchGrads, TorchOracle, per_example_gradients
 from tests.perexample.networks.reference import one_at_a_time

@@ -170,7 +170,7 @@ def test_what_a_method_cannot_use_is_refused_before_the_data_are_read(changes: d
 def test_a_line_search_on_a_network_is_one_on_numpy() -> None:
     """A linear network and the closed form, without noise: the same steps."""
     from privopt.perexample.design import Design, Frame
-    from privopt.perexample.linear import LinearOracle
+    from privopt.perexample.linear_oracle import LinearOracle
     from privopt.perexample.losses import Squared
 
     x = data()[0]

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from privopt import Budget, Ledger, fit
 from privopt.errors import InputError
-from privopt.measure.clips import l2
 from privopt.measure.mechanisms import gaussian
 from privopt.measure.open_round import OpenRound
 from privopt.nets import Private, loops, make_private
+from privopt.perexample.networks import TorchGrads
 from privopt.perexample.networks.tape import Tape
 from privopt.training import rounds
 from tests.nets import faults
@@ -182,7 +182,7 @@ PLACES: dict[str, tuple[Any, str, int]] = {  # what is called, and which time it
     "a closure, when it is checked": (faults, "loss", 3),
     "reading a batch": (loops, "default_collate", 4),
     PASS: (Tape, "factors", 3),
-    "a clipped sum": (l2, "sum", 3),
+    "a clipped sum": (TorchGrads, "clipped_sum", 3),
     "the sum of a piece": (OpenRound, "add", 3),
     "the noise": (gaussian, "begin", 1),
     "the answer": (OpenRound, "finish", 1),

@@ -179,7 +179,7 @@ def test_what_cannot_be_told_is_refused_before_anything_is_paid(tmp_path: Path) 
             self.file = file
 
     ledger = Ledger()
-    with (tmp_path / "log").open("w") as file, pytest.raises(InputError, match=r"model → file: a TextIOWrapper cannot be told"):
+    with (tmp_path / "log").open("w") as file, pytest.raises(InputError, match=r"model → file: a TextIOWrapper has no value"):
         fitted(tmp_path / "state", {"model": lambda: Logged(file)}, ledger=ledger)
     assert ledger.entries == ()
     assert not (tmp_path / "state").exists()

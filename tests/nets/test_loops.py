@@ -379,7 +379,7 @@ def test_a_model_that_cannot_be_told_is_trained_but_not_saved() -> None:
     model.guard = threading.Lock()  # type: ignore[assignment]
     private = begun(model, rounds=2)
     trained(private)
-    with pytest.raises(InputError, match="a lock cannot be told"):
+    with pytest.raises(InputError, match="a lock has no value"):
         private.state_dict()
 
 

@@ -255,7 +255,7 @@ def test_a_model_that_mixes_is_refused_and_stays_as_it_was(name: str) -> None:
 
 
 def test_a_model_that_is_finite_nowhere_is_told_so() -> None:
-    with pytest.raises(UnsupportedLayer, match=r"not finite, so it cannot be told.*away from 0"):
+    with pytest.raises(UnsupportedLayer, match=r"not finite, so it cannot be checked.*away from 0"):
         fitted(Uses(lambda m, x: m.plain((-x.abs()).log())))
 
 

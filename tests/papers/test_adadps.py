@@ -33,7 +33,7 @@ from privopt.methods.warm_start import warm_start
 from privopt.needs import offers_of
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import ClipFactors, Materialized, Vector
-from privopt.perexample.linear import LinearOracle
+from privopt.perexample.linear_oracle import LinearOracle
 from privopt.perexample.losses import Logistic
 from privopt.perexample.public_rows import PublicRows, public_batches
 from privopt.postprocess.side_information import SideInformation, State, tf_idf

@@ -21,7 +21,7 @@ from privopt.methods.dp_agd import dp_agd
 from privopt.methods.dp_gd import dp_gd
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Materialized, Oracle, Rows, Vector
-from privopt.perexample.linear import LinearOracle
+from privopt.perexample.linear_oracle import LinearOracle
 from privopt.perexample.losses import Logistic, Squared
 from privopt.postprocess.regularizers import nonconvex, ridge
 from privopt.postprocess.updates import sgd

@@ -22,7 +22,7 @@ from privopt.methods.dp_rmsprop import dp_rmsprop
 from privopt.methods.dp_sgd import dp_sgd
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Vector
-from privopt.perexample.linear import LinearOracle
+from privopt.perexample.linear_oracle import LinearOracle
 from privopt.perexample.losses import Logistic, Multinomial, Squared
 from privopt.postprocess.regularizers import nonconvex, ridge
 from privopt.postprocess.schedules import Schedule, step_decay

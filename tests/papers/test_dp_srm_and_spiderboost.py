@@ -20,7 +20,7 @@ from privopt.methods.dp_srm import dp_srm
 from privopt.methods.spiderboost import spiderboost
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Materialized, Vector
-from privopt.perexample.linear import LinearOracle
+from privopt.perexample.linear_oracle import LinearOracle
 from privopt.perexample.losses import Logistic
 from privopt.postprocess.regularizers import nonconvex, ridge
 from privopt.postprocess.release import uniform_iterate

@@ -23,7 +23,7 @@ from privopt.methods.rrpsgd import rrpsgd
 from privopt.perexample.design import Frame
 from privopt.perexample.grads import Vector
 from privopt.perexample.limited import LimitedDesign
-from privopt.perexample.linear import LinearOracle
+from privopt.perexample.linear_oracle import LinearOracle
 from privopt.perexample.losses import Huber, Logistic, Loss
 from privopt.postprocess.regularizers import nonconvex, ridge
 from privopt.postprocess.schedules import inverse_sqrt

@@ -19,7 +19,7 @@ from privopt.methods.sagd_minibatch import sagd_minibatch
 from privopt.methods.sagd_sparse import sagd_sparse
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Vector
-from privopt.perexample.linear import LinearOracle
+from privopt.perexample.linear_oracle import LinearOracle
 from privopt.perexample.losses import Logistic
 from privopt.perexample.public_rows import PublicRows
 from privopt.privacy.accountants import epsilon

@@ -12,7 +12,7 @@ from privopt.errors import InputError
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Vector
 from privopt.perexample.limited import LimitedDesign
-from privopt.perexample.linear import LinearOracle
+from privopt.perexample.linear_oracle import LinearOracle
 from privopt.perexample.losses import Huber, Logistic, Loss, Multinomial, Squared
 from privopt.perexample.row_storage import Csr
 

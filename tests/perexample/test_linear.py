@@ -14,7 +14,7 @@ from scipy.special import log_softmax
 from privopt.errors import InputError
 from privopt.perexample.design import CHUNK, Design, Frame
 from privopt.perexample.grads import Materialized, Vector
-from privopt.perexample.linear import LinearOracle
+from privopt.perexample.linear_oracle import LinearOracle
 from privopt.perexample.losses import Huber, Logistic, Multinomial, Squared
 from tests.laws.table import LOSSES
 

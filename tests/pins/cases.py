@@ -20,9 +20,9 @@ from privopt.methods import METHODS
 from privopt.postprocess.release import last
 from privopt.privacy.budget import Budget
 from privopt.recipe import Recipe
+from privopt.runs.execution import start
 from privopt.runs.folder import RunFolder
 from privopt.runs.request import Request
-from privopt.runs.train import start
 from privopt.training.settings import Settings
 
 NUMBER = re.compile(r"(?<![\w.])-?(?:\d+\.?\d*(?:e[-+]?\d+)?|inf)(?![\w.])")

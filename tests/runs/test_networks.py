@@ -23,7 +23,7 @@ from privopt.measure.randomness import generator
 from privopt.perexample.design import Frame
 from privopt.privacy.events import PoissonSampledDpEvent, atoms
 from privopt.privacy.ledger import Ledger
-from privopt.runs import train as runs
+from privopt.runs import execution as runs
 from privopt.runs.folder import RunFolder
 from privopt.runs.model import SavedModel
 from privopt.runs.request import Request
@@ -128,7 +128,7 @@ def test_the_scores_of_a_saved_network_are_those_of_the_trained_one(tmp_path: Pa
         kept.update(model=model, frame=frame)
         return unfold_layers(model, frame)
 
-    monkeypatch.setattr("privopt.nets.table.unfold_layers", remember)
+    monkeypatch.setattr("privopt.nets.table_network.unfold_layers", remember)
     rng = np.random.default_rng(0)
     X = 1000 + 50 * rng.standard_normal((2000, 3))
     np.savez(tmp_path / "rows.npz", X=X, y=X[:, 0] / 7.0)
@@ -286,7 +286,7 @@ def test_a_row_of_a_class_that_is_not_listed_has_no_gradient(classes: int) -> No
     targets[[2, 5]] = np.nan
     from privopt.nets.mlp import build_mlp
     from privopt.nets.rows import Rows
-    from privopt.nets.table import _loss, table_facts
+    from privopt.nets.table_network import _loss, table_facts
 
     loss, values = _loss(targets, classes, 0.0, 1.0)
     model = build_mlp(3, (4,), table_facts(classes).outputs, generator(0))

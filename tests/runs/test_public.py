@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 import privopt.loop
 from privopt.errors import InputError
-from privopt.runs import train as runs
+from privopt.runs import execution as runs
 from privopt.runs.folder import RunFolder
 from privopt.runs.request import Request
 from privopt.training.settings import Settings

@@ -22,7 +22,7 @@ from privopt.datasets import Categorical, Numeric, Schema
 from privopt.errors import BudgetExceeded, InputError, LedgerError, PrivoptWarning
 from privopt.privacy.events import FailureDpEvent, NoOpDpEvent, atoms
 from privopt.privacy.ledger import Ledger
-from privopt.runs import train as runs
+from privopt.runs import execution as runs
 from privopt.runs.folder import RunFolder
 from privopt.runs.model import SavedModel
 from privopt.runs.request import Request
@@ -148,7 +148,7 @@ def test_other_formats_train_too(tmp_path: Path, kind: str) -> None:
 SCRIPT = """
 import sys
 from pathlib import Path
-from privopt.runs import train as runs
+from privopt.runs import execution as runs
 from privopt.runs.request import Request
 import json
 folder = Path(sys.argv[2])

@@ -32,7 +32,7 @@ def demo(out: Annotated[Path | None, typer.Option(help="The folder to make. Defa
     from privopt.privacy.accountants import epsilon
     from privopt.privacy.events import compose
     from privopt.progress import Bar
-    from privopt.runs import train as runs
+    from privopt.runs import execution as runs
     from privopt.runs.request import Request
 
     console = Console()

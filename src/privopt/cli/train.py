@@ -91,7 +91,7 @@ def train(
     from privopt import datasets
     from privopt.cli.show import shown
     from privopt.progress import Bar
-    from privopt.runs import train as runs
+    from privopt.runs import execution as runs
     from privopt.runs.request import Request
     from privopt.training.settings import Settings
 

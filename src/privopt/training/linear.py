@@ -23,7 +23,7 @@ from privopt.methods.problem import (
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Vector
 from privopt.perexample.limited import LimitedDesign
-from privopt.perexample.linear import LinearOracle
+from privopt.perexample.linear_oracle import LinearOracle
 from privopt.perexample.losses import Huber, Logistic, Loss, Multinomial
 from privopt.perexample.public_rows import PublicRows
 from privopt.postprocess.regularizers import Regularizer, nonconvex, ridge

@@ -232,7 +232,7 @@ def _train(prepared: _Prepared, folder: RunFolder, observer: Observer | None) ->
         rows, encoding = _rows(prepared, session)
         hidden: list[Any] = []
         if request.hidden:
-            from privopt.nets.table import train_table_network
+            from privopt.nets.table_network import train_table_network
 
             hidden, trained = train_table_network(rows, request.hidden, len(prepared.classes), settings, session)
         else:
