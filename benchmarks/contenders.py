@@ -32,6 +32,7 @@ from privopt.measure.queries import gradient, preconditioned_gradient
 from privopt.measure.samplers import full_batch
 from privopt.nets import fit
 from privopt.perexample.networks import TorchOracle
+from privopt.postprocess.release import last
 from privopt.postprocess.side_information import fixed_scale
 from privopt.postprocess.updates import sgd
 from privopt.recipe import Recipe, always
@@ -158,7 +159,8 @@ def non_private(model: nn.Module, data: Data, after: After) -> None:
 def privopt(model: nn.Module, data: Data, after: After) -> None:
     fit(
         model, loss_for(data), data, budget=Budget(10.0, 1e-5), batch_size=len(data[0]), rounds=ROUNDS,
-        method="dp-sgd", learning_rate=RATE, progress=lambda done: after(),
+        method="dp-sgd", clip_bound=1.0, learning_rate=RATE, release=last(), options={"momentum_decay": 0.0},
+        progress=lambda done: after(),
     )  # fmt: skip
 
 

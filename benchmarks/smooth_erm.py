@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +31,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import data
 from benchmarks.data import Array, Tables
 from privopt import Budget, calibrate, run
-from privopt.linear_model import methods
 from privopt.measure.randomness import generator
+from privopt.methods import find_method
 from privopt.methods.output_perturbation import RADIUS
+from privopt.methods.problem import Problem
 from privopt.perexample.design import Frame
 from privopt.perexample.limited import LimitedDesign
 from privopt.perexample.linear_oracle import LinearOracle
 from privopt.perexample.losses import Huber, Logistic, Loss
 from privopt.privacy.events import GaussianDpEvent
 from privopt.recipe import Recipe
-from privopt.training.settings import Problem, Settings
+from privopt.training.linear import loss_facts
+from privopt.training.settings import Settings
 
 DELTA = 1e-3
 EPSILONS = (0.1, 0.5, 1.0, 2.0)
@@ -99,9 +102,9 @@ def task(table: Tables) -> Task:
 
 def planned(job: Task, budget: Budget, settings: Settings) -> Callable[[float], Recipe]:
     """The plan of a method, by the rules of the estimators, for rows of length 1."""
-    alone = calibrate(GaussianDpEvent, budget)
-    problem = Problem(settings, job.loss, size=len(job.y), width=job.X.shape[1], row_norm=1.0, alone=alone)
-    return methods.plan(problem).recipe
+    facts, noise, (size, width) = loss_facts(job.loss), calibrate(GaussianDpEvent, budget), job.X.shape
+    problem = Problem("linear", settings.choices, facts, size, width, width, 1.0, noise, ridge=settings.alpha)
+    return partial(find_method(settings.method).build, problem)
 
 
 def published(budget: Budget, size: int, rounds: int) -> float:

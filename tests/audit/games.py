@@ -248,7 +248,7 @@ def _network_games() -> dict[str, Entry]:
     from tests.audit import loops
     from tests.audit.architectures import ARCHITECTURES
 
-    names = [name for name in PRIVATE if METHODS[name].networks]
+    names = [name for name in PRIVATE if "network" in METHODS[name].models]
     return (
         {f"network, {name}": Entry(partial(_network, name), FEW if name in WITH_LOOP else 6 * SOME) for name in names}
         | {f"network, {name}": Entry(partial(_architecture, name), 6 * SOME) for name in ARCHITECTURES}

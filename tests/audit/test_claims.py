@@ -26,7 +26,7 @@ def test_every_private_method_and_every_mechanism_is_audited() -> None:
     private = [name for name, method in METHODS.items() if method.private]
     for name in private:
         assert any(game.startswith(f"{name}, ") for game in GAMES)
-        if METHODS[name].networks and any(game.startswith("network, ") for game in GAMES):
+        if "network" in METHODS[name].models and any(game.startswith("network, ") for game in GAMES):
             assert f"network, {name}" in GAMES
         if METHODS[name].pure:
             assert f"{name}, δ = 0" in GAMES

@@ -2,6 +2,7 @@
 
 import pkgutil
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from privopt.measure.measurement import Measurement
 from privopt.measure.mechanisms import gaussian
 from privopt.measure.queries import gradient
 from privopt.measure.samplers import disjoint_batches, full_batch
-from privopt.methods import METHODS, find_method
+from privopt.methods import METHODS, find_method, own_files
 from privopt.postprocess.updates import sgd
 from privopt.privacy.events import GaussianDpEvent, NoOpDpEvent, SelfComposedDpEvent, compose
 from privopt.recipe import Recipe, always
@@ -36,6 +37,23 @@ def test_a_method_of_the_users_own_is_found_by_itself_and_by_its_place() -> None
     for wrong in ("privopt.methods.dp_sgd:NOTHING", "no_such_module:METHOD", ":METHOD", "privopt.methods:METHODS"):
         with pytest.raises(InputError, match="method is"):
             find_method(wrong)
+
+
+def test_the_code_of_the_users_own_method_is_that_of_all_modules_that_it_reaches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resumed run compares it: the same noise for another query would reveal both."""
+    assert all(own_files(method) == [] for method in METHODS.values())
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "steps_of_mine.py").write_text("RATE = 0.1\n\n\ndef rate(): return RATE\n")
+    (tmp_path / "method_of_mine.py").write_text(
+        "from privopt.methods import METHODS, Method\nfrom privopt.methods.dp_sgd import dp_sgd\n"
+        "from steps_of_mine import rate\n\n\n"
+        "def defaults(problem, noise):\n    return METHODS['dp-sgd'].defaults(problem, noise) | {'learning_rate': rate()}\n\n\n"
+        "METHOD = Method('mine', dp_sgd, defaults, paper='none', summary='none')\n"
+    )
+    files = own_files(find_method("method_of_mine:METHOD"))
+    assert [file.name for file in files] == ["method_of_mine.py", "steps_of_mine.py"]
 
 
 def test_no_name_is_both_a_module_and_something_else() -> None:

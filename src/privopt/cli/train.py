@@ -1,6 +1,7 @@
 """`privopt train`: a private model from a file."""
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -96,6 +97,7 @@ def train(
     from privopt.training.settings import Settings
 
     console = Console()
+    sys.path.insert(0, "")  # --method module:name finds modules of the current folder, as `python -m` does
     if resume is not None:
         if any(_said(context, name) for name in context.params if name != "resume"):
             raise InputError("--resume goes on with the run as it was asked for: leave FILE and the other options out.")

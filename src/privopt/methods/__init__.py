@@ -3,7 +3,11 @@
 `METHODS["dp-sgd"].recipe`, or `privopt.methods.dp_sgd.dp_sgd`, builds the recipe from arguments of your own.
 """
 
+import sys
+import sysconfig
 from importlib import import_module
+from pathlib import Path
+from types import ModuleType
 
 from privopt.errors import InputError
 from privopt.methods import (
@@ -32,7 +36,7 @@ from privopt.methods import (
 )
 from privopt.methods.method import Method
 
-__all__ = ["METHODS", "Method", "check_delta", "find_method"]
+__all__ = ["METHODS", "Method", "check_delta", "find_method", "own_files"]
 
 METHODS = {
     module.METHOD.name: module.METHOD
@@ -90,3 +94,24 @@ def find_method(method: str | Method) -> Method:
     if not isinstance(found, Method):
         raise InputError(f"method is {method!r}, which is a {type(found).__name__}, not a privopt.methods.Method.")
     return found
+
+
+def own_files(method: Method) -> list[Path]:
+    """The files of the modules of the user's own that a method's code reaches; none, for a method of privopt."""
+    installed = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    installed.append(Path(__file__).resolve().parents[1])
+    found: dict[Path, None] = {}
+
+    def visit(name: str | None) -> None:
+        module = sys.modules.get(name or "")
+        file = getattr(module, "__file__", None)
+        path = Path(file).resolve() if file else None
+        if module is None or path is None or path in found or any(path.is_relative_to(folder) for folder in installed):
+            return
+        found[path] = None
+        for value in vars(module).values():
+            visit(value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None))
+
+    for part in (method.recipe, method.defaults):
+        visit(getattr(part, "__module__", None))
+    return sorted(found)

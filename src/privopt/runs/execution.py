@@ -22,7 +22,7 @@ from privopt.checkpoint import Checkpoint
 from privopt.datasets import Categorical, Encoding, Ignored, Kind, Numeric, Schema, Table, UnknownCategorical, UnknownNumeric
 from privopt.errors import Diverged, InputError, LedgerError, PrivoptError, PrivoptWarning, warn
 from privopt.measure import surveys
-from privopt.methods import find_method
+from privopt.methods import find_method, own_files
 from privopt.methods.problem import LossFacts
 from privopt.perexample.grads import Vector
 from privopt.perexample.losses import Huber, Logistic, Loss, Multinomial
@@ -354,9 +354,13 @@ def _blocks(columns: list[Vector]) -> Iterator[Vector]:
 def _fingerprint(request: Request) -> str:
     """Of the file, of all that was asked and of what computes it: a replay is free only if it repeats the same answers.
 
+    A method of the user's own counts with the files of all modules of the user's that it reaches.
+
     The checkpoint itself compares the versions of privopt, numpy and Python.
     """
     digest = hashlib.sha256(json.dumps(request.to_json(), sort_keys=True).encode())
+    for source in own_files(find_method(request.settings.method)):
+        digest.update(source.read_bytes())
     for package in ("scipy", "torch") if request.hidden else ("scipy",):
         digest.update(f"{package} {version(package)}".encode())
     for path in [request.file] if request.public is None else [request.file, request.public]:
