@@ -103,7 +103,7 @@ def task(table: Tables) -> Task:
 def planned(job: Task, budget: Budget, settings: Settings) -> Callable[[float], Recipe]:
     """The plan of a method, by the rules of the estimators, for rows of length 1."""
     facts, noise, (size, width) = loss_facts(job.loss), calibrate(GaussianDpEvent, budget), job.X.shape
-    problem = Problem("linear", settings.choices, facts, size, width, width, 1.0, noise, ridge=settings.alpha)
+    problem = Problem("linear", settings.chosen, facts, size, width, width, 1.0, noise, ridge=settings.alpha)
     return partial(find_method(settings.method).build, problem)
 
 

@@ -1,4 +1,4 @@
-"""The public state: what everybody may know when a round begins. Both sides of the wall may look at it.
+"""The public state: what is known when a round begins. Both sides of the wall may read it.
 
 Iterates are post-processing of private answers, and side information comes from public data, from common knowledge or from
 earlier private answers: nothing here has met a private example.
@@ -10,7 +10,7 @@ from array_api_compat import array_namespace
 
 
 class Known(NamedTuple):
-    """Side information at the current iterate; `None` is what nobody knows."""
+    """Side information at the current iterate; `None` where it is unknown."""
 
     gradient: Any = None  # the mean gradient of a batch of public data
     scale: Any = None  # A: a positive number for each coordinate, the typical size of its gradient
@@ -21,7 +21,7 @@ NOTHING = Known()
 
 
 class PublicState(NamedTuple):
-    """Where the iterate is, where it was, and what is known there."""
+    """The current iterate, the previous one, and the side information at the current one."""
 
     current: Any
     previous: Any = None  # kept for recipes that look back
@@ -29,5 +29,5 @@ class PublicState(NamedTuple):
 
 
 def copy_iterate(iterate: Any) -> Any:
-    """An iterate to keep: the loop moves its own in place."""
+    """Copy an iterate, to keep it: the loop moves iterates in place."""
     return array_namespace(iterate).asarray(iterate, copy=True)

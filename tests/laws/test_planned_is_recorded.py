@@ -65,13 +65,16 @@ def test_the_planned_event_is_what_a_file_holds(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("names", [names for names in COMPOSITIONS if names not in UNPRICED], ids="-".join)
-@pytest.mark.parametrize("update", UPDATES)
-def test_the_planned_event_is_the_recorded_event_for_every_measurement_and_update(
-    names: tuple[str, str, str, str], update: str
-) -> None:
+def test_the_planned_event_is_the_recorded_event_for_every_measurement(names: tuple[str, str, str, str]) -> None:
+    """With one update rule: by the wall, none of them sees an event."""
     measurement = composed(names, SIZE, bound=1.0, noise_multiplier=1.5)
-    recipe = Recipe(ROUNDS, always(measurement), UPDATES[update], side=public_moments(Public(1.0)))
-    check_recorded(recipe, Ledger())
+    check_recorded(Recipe(ROUNDS, always(measurement), sgd(0.1), side=public_moments(Public(1.0))), Ledger())
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_the_planned_event_is_the_recorded_event_for_every_update(update: str) -> None:
+    measurement = composed(("poisson", "preconditioned_gradient", "l2", "gaussian"), SIZE, bound=1.0, noise_multiplier=1.5)
+    check_recorded(Recipe(ROUNDS, always(measurement), UPDATES[update], side=public_moments(Public(1.0))), Ledger())
 
 
 def test_a_run_that_stops_at_a_random_round_pays_for_the_rounds_that_it_ran_and_no_more() -> None:

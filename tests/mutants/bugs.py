@@ -408,14 +408,14 @@ BUGS = (
     Bug(
         "piece counted again",
         "measure/open_round.py",
-        "        mean = self._taken()\n        self._added += 1\n",
+        "        mean = self._take_mean()\n        self._added += 1\n",
         "        mean = self._mean\n",
         ("tests/nets/test_faults.py", "tests/nets/test_loops.py"),
     ),
     Bug(
         "round answers twice",
         "measure/open_round.py",
-        "        mean = self._taken()\n        return self._hidden",
+        "        mean = self._take_mean()\n        return self._hidden",
         "        mean = self._mean\n        return self._hidden",
         ("tests/nets/test_faults.py", "tests/nets/test_loops.py", "tests/measure"),
     ),

@@ -1,7 +1,7 @@
 """Readers: one function for every supported file.
 
-Whether a frame's columns hold usable values is asked where they are used (`columns.numbers`), so that a column which nobody
-uses may hold anything. Plain matrices and targets are checked here.
+The values of a frame's columns are validated where they are used (`columns.numbers`), so an unused column may hold anything.
+Plain matrices and targets are validated here.
 """
 
 import zlib

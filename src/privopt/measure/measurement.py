@@ -20,17 +20,17 @@ Carry = dict[str, Any]  # arrays and numbers by name
 
 
 class Noisy(NamedTuple):
-    """An answer that may be used freely, the event that pays for it, and what the private side keeps for its next round."""
+    """A private answer, the event that pays for it, and what the private side keeps for the next round."""
 
     value: Array
     event: DpEvent
-    carry: Carry = {}  # noqa: RUF012  # never changed; it may be secret (a noisy threshold), so no update rule is given it
+    carry: Carry = {}  # noqa: RUF012  # never changed; it may be secret (a noisy threshold, noise), so update rules do not see it
 
 
 class Measuring(Protocol):
-    """What a round asks. A `Measurement`, or an answer of another kind: a solution that is stable, a noisy choice.
+    """What a round measures: a `Measurement`, or an answer of another kind, such as a stable solution or a noisy choice.
 
-    What it needs of other slots and of the oracle, it declares: `privopt.needs`.
+    It declares what it needs of other slots and of the oracle: `privopt.needs`.
     """
 
     def event(self, round_: int) -> DpEvent:
@@ -38,7 +38,7 @@ class Measuring(Protocol):
         ...
 
     def measure(self, oracle: Oracle, at: PublicState, round_: int, rng: Rng, carry: Carry = ...) -> Noisy:
-        """The answer; `carry` is what the round before kept."""
+        """Measure; `carry` is what the round before kept."""
         ...
 
 
@@ -99,7 +99,7 @@ class Measurement:
         return self.sampler.amplify(self.mechanism.event_in(round_), round_)
 
     def measure(self, oracle: Oracle, at: PublicState, round_: int, rng: Rng, carry: Carry = {}) -> Noisy:  # noqa: B006
-        """Ask, clip, sum, hide."""
+        """Draw rows, query, clip, sum, and add noise."""
         rows = self.sampler.draw(oracle.size, round_, rng)
         terms = [term.at(at) for term in self.terms]
         expected = self.sampler.expected(oracle.size)

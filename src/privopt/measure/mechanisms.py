@@ -137,7 +137,8 @@ class gaussian_pool(_Relative):  # noqa: N801
 
     Releases of other kinds in between, at most K of which each is ε-DP whatever came before, are each made from one bit of an
     ε-DP randomised response, independent of the path (Kairouz, Oh, Viswanath). So all releases together are made from the
-    path and K such bits: Gaussian(z) composed with K × ε-DP, as accountants compose them. Time that nobody reads only helps.
+    path and K such bits: Gaussian(z) composed with K × ε-DP, as accountants compose them. Reading less of the path only
+    helps.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""An open round: a measurement whose batch is handed out in pieces, for training loops that are not ours."""
+"""An open round: a measurement whose batch is processed in pieces, for a training loop of the user's own."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -36,7 +36,7 @@ class OpenRound:
         """Clip the vectors of the part in this place and add them; parts are added in order."""
         if place != self._added or place >= len(self.parts):
             raise CompositionError(f"piece {place + 1} of {len(self.parts)} is not the next one: each counts once, in order.")
-        mean = self._taken()
+        mean = self._take_mean()
         self._added += 1
         self._mean = grads.clipped_sum(self._term.clip, self._term.weight / self._expected, mean)
 
@@ -44,11 +44,11 @@ class OpenRound:
         """Hide the mean, once."""
         if self._added < len(self.parts):
             raise CompositionError(f"{self._added} of {len(self.parts)} pieces were added: a round is answered when all were.")
-        mean = self._taken()
+        mean = self._take_mean()
         return self._hidden(lambda out: mean if out is None else out + mean)
 
-    def _taken(self) -> Array:
-        """The mean so far; the round is closed until it is put back."""
+    def _take_mean(self) -> Array:
+        """Take the mean so far; the round is closed until it is put back."""
         mean, self._mean = self._mean, None
         if mean is None:
             raise CompositionError(CLOSED)

@@ -140,7 +140,7 @@ class disjoint_batches:  # noqa: N801
 
     def __post_init__(self) -> None:
         if self.batches < 1:
-            raise CompositionError(f"disjoint_batches({self.batches}): the number of parts is at least 1.")
+            raise CompositionError(f"disjoint_batches({self.batches}): there is at least one part.")
         if not 0 <= self.key < 2**KEY_BITS:
             raise CompositionError(f"disjoint_batches: a key has {KEY_BITS} bits, such as secrets.randbits({KEY_BITS}).")
 

@@ -47,7 +47,7 @@ def adas(
     >>> adas(rounds=3, learning_rate=0.1, scale=np.ones(2), without_privacy=True).planned_event()
     SelfComposedDpEvent(event=NonPrivateDpEvent(), count=3)
     """
-    if not without_privacy:
+    if without_privacy is not True:
         raise CompositionError(no_guarantee("adas"))
     side, own = known_scale(
         public, scale, rule=rule, decay=decay, first_decay=first_decay, weight=weight, stability=stability, method="adas"

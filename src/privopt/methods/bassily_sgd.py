@@ -58,14 +58,14 @@ def bassily_sgd(
 
 def defaults(problem: Problem, noise_multiplier: float) -> Arguments:
     """Batches of 50, nothing clipped, and a ball that holds useful parameters; a ridge is on the intercept, too."""
-    small = problem.choosing(batch_size=min(problem.choices.batch_size or BATCH, problem.size))
+    small = problem.choosing(batch_size=min(problem.chosen.batch_size or BATCH, problem.size))
     return {
         "rounds": default_rounds(small),
-        "clip_bound": problem.choices.bound or problem.loss.largest * problem.row_norm,
+        "clip_bound": problem.chosen.bound or problem.loss.largest * problem.row_norm,
         "radius": radius(problem),
         "size": problem.size,
         "dimension": problem.dimension,
-        "batch_size": small.choices.batch_size,
+        "batch_size": small.chosen.batch_size,
         "regularizer": ridge(problem.ridge) if problem.ridge else None,
     }
 

@@ -80,7 +80,7 @@ def defaults(problem: Problem, noise_multiplier: float) -> Arguments:
     more than RMSProp's rate.
     """
     found = adaptive_defaults(problem, noise_multiplier)
-    phase = problem.choices.options.get("phase", max(1, found["rounds"] // (2 * CYCLES)))
+    phase = problem.chosen.options.get("phase", max(1, found["rounds"] // (2 * CYCLES)))
     noise = noise_multiplier * found["clip_bound"] / problem.batch
     stability = max(noise / math.sqrt(phase), RESOLUTION * found["clip_bound"] / math.sqrt(problem.width))
     clip = found["clip_bound"] / (TYPICAL * stability)

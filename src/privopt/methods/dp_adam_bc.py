@@ -60,7 +60,7 @@ FLOOR = 0.3  # of the noise variance: three standard errors of a second moment o
 def defaults(problem: Problem, noise_multiplier: float) -> Arguments:
     """Those of Adam. It divides by √floor times the noise where noise dominates, instead of by the noise: so is its rate."""
     found = adaptive_defaults(problem, noise_multiplier)
-    floor = problem.choices.options.get("floor", FLOOR)
+    floor = problem.chosen.options.get("floor", FLOOR)
     rate = math.sqrt(floor) * found["learning_rate"]
     return {**found, "expected_batch_size": problem.batch, "floor": floor, "learning_rate": rate}
 

@@ -71,7 +71,7 @@ def defaults(problem: Problem, noise_multiplier: float) -> Arguments:
     look good for all of them. Fewer rounds than for descent are enough, since each goes as far as it can.
     """
     return {
-        "rounds": problem.choices.rounds or ROUNDS,
+        "rounds": problem.chosen.rounds or ROUNDS,
         "regularizer": problem.regularizer,
         "clip_bound": default_steps("descent", problem.on_all_examples, noise_multiplier, 1)["clip_bound"],
         "loss_bound": WORSE * problem.loss.at_zero,

@@ -76,7 +76,7 @@ def defaults(problem: Problem, noise_multiplier: float) -> Arguments:
     factor near 1; but no step may be longer than C₂/(LR²), for a loss of curvature L and rows of length R, or changes would be
     cut. C₂ = C₁/10 leaves steps long enough to cross the space in a few hundred rounds, and γ = 1/5 makes the factor 1.4.
     """
-    options, rounds = problem.choices.options, default_rounds(problem, descent=True)
+    options, rounds = problem.chosen.options, default_rounds(problem, descent=True)
     clip_bound = default_steps("descent", problem, noise_multiplier, rounds)["clip_bound"]
     refresh = options.get("refresh", REFRESH)
     change_bound = options.get("change_bound", CHANGE * clip_bound)

@@ -44,7 +44,7 @@ def ideal(
     >>> ideal(rounds=3, noise_multiplier=2.0, clip_bound=1.0, learning_rate=0.1, without_privacy=True).planned_event()
     SelfComposedDpEvent(event=NonPrivateDpEvent(), count=3)
     """
-    if not without_privacy:
+    if without_privacy is not True:
         raise CompositionError(no_guarantee("ideal"))
     measurement = Measurement(sampling, [preconditioned_gradient() @ l2(clip_bound)], gaussian(noise_multiplier))
     clean = by_clean_scale(measurement, clean_sampling or sampling, decay, stability)

@@ -95,7 +95,7 @@ class Method:
 
     def arguments(self, problem: Problem, noise_multiplier: float) -> Arguments:
         """What the recipe is called with: the user's choices, and defaults for the rest."""
-        choices = problem.choices
+        choices = problem.chosen
         found = self.defaults(problem, noise_multiplier)
         chosen = {"clip_bound": choices.clip_bound, "learning_rate": choices.learning_rate}
         explicit = {name: value for name, value in chosen.items() if value is not None and name in found}
@@ -110,7 +110,7 @@ class Method:
     def settings(self, problem: Problem, noise_multiplier: float) -> dict[str, Any]:
         """What a statement shows of the arguments."""
         arguments = self.arguments(problem, noise_multiplier)
-        scale = problem.choices.options.get("scale")
+        scale = problem.chosen.options.get("scale")
         return {
             "noise multiplier": noise_multiplier if self.noisy else "none",
             "batch size": describe_batch(self.recipe(**arguments), problem),

@@ -73,7 +73,7 @@ def defaults(problem: Problem, noise_multiplier: float) -> Arguments:
     holds because a row x sees its scores shaken by xᵀz alone, so no factor d appears as in the paper's (β/2)E‖z‖². D bounds ‖ŵ‖,
     which nobody knows: 15 over the length of a row, and the rule depends on it weakly.
     """
-    choices, convexity = problem.choices, problem.ridge
+    choices, convexity = problem.chosen, problem.ridge
     sensitivity: Sensitivity = choices.options.get("sensitivity", "tight")
     lipschitz = problem.loss.steepness * problem.row_norm
     steps, step = _least_excess(

@@ -88,7 +88,7 @@ class Problem:
     """Public facts: no value of the data is among them."""
 
     model: ModelKind
-    choices: Choices
+    chosen: Choices
     loss: LossFacts
     size: int  # examples
     width: int  # directions that matter: coefficients per output with the intercept; for a network inputs + 1
@@ -105,7 +105,7 @@ class Problem:
     def batch(self) -> float:
         """The expected number of examples of a round."""
         usual = self.size if self.model == "linear" else NETWORK_BATCH
-        return float(min(self.choices.batch_size or usual, self.size))
+        return float(min(self.chosen.batch_size or usual, self.size))
 
     @property
     def sampler(self) -> Sampler:
@@ -119,7 +119,7 @@ class Problem:
 
     def choosing(self, **choices: Any) -> "Problem":
         """The same problem with other choices."""
-        return replace(self, choices=replace(self.choices, **choices))
+        return replace(self, chosen=replace(self.chosen, **choices))
 
     @property
     def smoothness(self) -> float:

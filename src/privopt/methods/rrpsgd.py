@@ -63,7 +63,7 @@ def defaults(problem: Problem, noise_multiplier: float) -> Arguments:
     T is the most rounds. D_F² = 2(F(w₀) − F*)/β is bounded by the loss at 0, where training starts; σ² = 4C²/b + d(zC/b)² bounds
     the variance of a noisy gradient: the first term is that of a batch, and absent when every row takes part.
     """
-    rounds, clip_bound = default_rounds(problem), problem.choices.bound or problem.loss.largest * problem.row_norm
+    rounds, clip_bound = default_rounds(problem), problem.chosen.bound or problem.loss.largest * problem.row_norm
     spread = clip_bound * math.sqrt(problem.dimension) * noise_multiplier / problem.batch
     if problem.batch < problem.size:
         spread = math.hypot(spread, 2 * clip_bound / math.sqrt(problem.batch))

@@ -49,8 +49,8 @@ Kind = Literal["adaptive", "momentum", "descent"]  # divides by the size of grad
 
 def default_rounds(problem: Problem, *, descent: bool = False) -> int:
     """As many as were chosen; else enough to be stable, and for small batches enough to be amplified."""
-    if problem.choices.rounds:
-        return problem.choices.rounds
+    if problem.chosen.rounds:
+        return problem.chosen.rounds
     least = ROUNDS[problem.model]
     if problem.batch == problem.size:
         return DESCENT_ROUNDS if descent and problem.model == "linear" else least
@@ -67,11 +67,11 @@ def default_steps(
     is the expected number of examples of a round, where it is not the problem's.
     """
     b = problem.batch if batch is None else batch
-    bound = problem.choices.bound
+    bound = problem.chosen.bound
     chosen = None if bound is None else bound / longer
     rule = _linear if problem.model == "linear" else _network
     clip_bound, rate, noise = rule(problem, noise_multiplier, rounds, b, chosen)
-    chosen_rate = problem.choices.rate
+    chosen_rate = problem.chosen.rate
     if kind == "adaptive":
         return {
             "clip_bound": clip_bound,

@@ -46,7 +46,7 @@ def sagd_lap(
 
 def defaults(problem: Problem, noise_multiplier: float) -> Arguments:
     """Those of RMSProp for Laplace noise; few rounds without δ."""
-    rounds = problem.choices.rounds or (PURE_ROUNDS if problem.pure else ROUNDS)
+    rounds = problem.chosen.rounds or (PURE_ROUNDS if problem.pure else ROUNDS)
     steps = laplace_steps(problem, noise_multiplier, rounds, float(problem.size))
     return {"rounds": rounds, "regularizer": problem.regularizer, **steps}
 

@@ -51,9 +51,9 @@ BATCHES = 4
 
 def defaults(problem: Problem, noise_multiplier: float) -> Arguments:
     """Fewer passes over the rows than SAGD on all of them, for √batches times the noise."""
-    size, wanted = problem.size, problem.choices.batch_size
+    size, wanted = problem.size, problem.chosen.batch_size
     batches = max(1, round(size / wanted)) if wanted else min(BATCHES, size)
-    rounds = problem.choices.rounds or batches * (PURE_EPOCHS if problem.pure else EPOCHS)
+    rounds = problem.chosen.rounds or batches * (PURE_EPOCHS if problem.pure else EPOCHS)
     return {
         "rounds": rounds,
         "sampling": disjoint_batches(batches, problem.key),

@@ -69,8 +69,8 @@ def sagd_sparse(
 def defaults(problem: Problem, noise_multiplier: float) -> Arguments:
     """Those of RMSProp for Laplace noise; public gradients are corrected in half of the rounds at most."""
     assert problem.side is not None
-    rounds = problem.choices.rounds or (2 * PURE_ROUNDS if problem.pure else ROUNDS)
-    answers = problem.choices.options.get("answers", max(1, rounds // 2))
+    rounds = problem.chosen.rounds or (2 * PURE_ROUNDS if problem.pure else ROUNDS)
+    answers = problem.chosen.options.get("answers", max(1, rounds // 2))
     return {
         "rounds": rounds,
         "regularizer": problem.regularizer,

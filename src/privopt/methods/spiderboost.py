@@ -76,7 +76,7 @@ def defaults(problem: Problem, noise_multiplier: float) -> Arguments:
     gives a change aC₁ a noise multiplier that is √(√2/a) times that of an anchor; steps change a gradient by a twentieth.
     """
     rounds = default_rounds(problem, descent=True)
-    anchor_noise = problem.choices.options.get("anchor_noise", ANCHOR_NOISE * problem.size / problem.batch)
+    anchor_noise = problem.chosen.options.get("anchor_noise", ANCHOR_NOISE * problem.size / problem.batch)
     plain = default_steps("descent", problem, anchor_noise * noise_multiplier * problem.batch / problem.size, rounds)
     return {
         "rounds": rounds,

@@ -63,7 +63,7 @@ def defaults(problem: Problem, noise_multiplier: float) -> Arguments:
     assert problem.side is not None
     assert problem.side.public is not None
     rounds = default_rounds(problem, descent=True)
-    epochs = problem.choices.options.get("public_epochs", PUBLIC_EPOCHS)
+    epochs = problem.chosen.options.get("public_epochs", PUBLIC_EPOCHS)
     public_steps = max(1, epochs * problem.side.public.epoch)
     return {
         "rounds": rounds,

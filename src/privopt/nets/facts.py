@@ -24,7 +24,7 @@ def facts_of_loss(loss: Callable[..., Tensor], outputs: int) -> LossFacts:
     if isinstance(loss, nn.HuberLoss):
         return huber_facts(loss.delta)
     if isinstance(loss, nn.SmoothL1Loss):
-        return huber_facts(loss.beta or 1.0)
+        return huber_facts(getattr(loss, "beta", 0.0) or 1.0)
     return logistic_facts()
 
 

@@ -170,7 +170,7 @@ def _problem(
     grads, outputs = probe_gradients(oracle.model, inputs)
     return Problem(
         model="network",
-        choices=choices,
+        chosen=choices,
         loss=facts_of_loss(loss, outputs),
         size=oracle.size,
         width=min(count_inputs(inputs), oracle.dimension) + 1,

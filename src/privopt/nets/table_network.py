@@ -54,7 +54,7 @@ def train_table_network(
     model = build_mlp(inputs, hidden, facts.outputs, session.rng)
     problem = Problem(
         model="network",
-        choices=settings.choices,
+        chosen=settings.chosen,
         loss=facts,
         size=size,
         width=inputs + 1,

@@ -135,7 +135,8 @@ class Materialized(PerExampleVectors):
         self.values = values.reshape(len(values), math.prod(values.shape[1:]))
 
     def norms(self, order: int) -> Vector:
-        return np.linalg.norm(self.values, ord=order, axis=1)
+        with np.errstate(all="ignore"):  # a warning would tell something about the data
+            return np.linalg.norm(self.values, ord=order, axis=1)
 
     def weighted_sum(self, weights: Vector) -> Vector:
         present = weights != 0

@@ -18,10 +18,10 @@ RELATIONS: dict[Neighbours, str] = {
 
 @dataclass(frozen=True)
 class Budget:
-    """An (ε, δ) guarantee, the neighbours it speaks of and the unit that it protects.
+    """An (ε, δ) guarantee, its neighbouring relation and the unit that it protects.
 
-    **Guarantee** On neighbouring data sets the probability of any outcome differs by a factor of at most e^ε, but for an
-    exception of probability at most δ. Both data sets have the same n, which is public: means are divided by n, or by a share of
+    **Guarantee** On neighbouring data sets the probability of any outcome differs by a factor of at most e^ε, except with
+    probability at most δ. Both data sets have the same n, which is public: means are divided by n, or by a share of
     it. With `"add-remove"`, one of them lacks what one example contributes, as if a row that counts for nothing stood in its
     place. That relation is known as zero-out (Kairouz et al., Practical and Private (Deep) Learning without Sampling or
     Shuffling). With `"replace-one"`, one example differs. The unit is one example, for that is what is clipped and sampled.

@@ -22,10 +22,10 @@ def calibrate(
 ) -> float:
     """The smallest noise multiplier whose planned event, after what is already `spent`, stays within the budget.
 
-    `plan` turns a noise multiplier into the event of the whole run, for example `lambda z: dp_sgd(..., noise_multiplier=z)
+    `plan` turns a noise multiplier into the event of the run, for example `lambda z: dp_sgd(..., noise_multiplier=z)
     .planned_event()`.
 
-    **Guarantee** The answer costs at most ε, and at least 0.99 ε (up to ε = 10⁶, beyond which nothing is protected anyhow).
+    **Guarantee** The answer costs at most ε, and at least 0.99 ε (up to ε = 10⁶, beyond which nothing is protected).
 
     >>> from privopt.privacy.events import GaussianDpEvent, SelfComposedDpEvent
     >>> round(calibrate(lambda z: SelfComposedDpEvent(GaussianDpEvent(z), 100), Budget(1.0, 1e-5)), 1)

@@ -1,7 +1,7 @@
-"""Events: what was released, said so that an accountant can price it.
+"""Events: what was released, in a form that an accountant can price.
 
 An event describes what was *done* (the noise relative to how far **one added or removed unit** can move the answer, and
-the sampling); which neighbours a guarantee speaks of is the accountant's question. The kinds are dp-accounting's, and two
+the sampling); the neighbouring relation is the accountant's question. The kinds are dp-accounting's, and two
 that it lacks:
 
 - `PureDpEvent(ε)`: any ε-DP mechanism, whatever its noise (gamma-norm noise, a noisy minimum, ...);

@@ -16,7 +16,7 @@ path Σ ρ_i ≤ B. So E_Q[Π (p_i/q_i)^α] ≤ exp((α−1)B), which is the cla
 
 The order has to be one for all paths. "Go on while some order of a list still has room" lets the path choose the order, so that
 each order bounds the failures of its own paths only, and these bounds add up over the list. Here the order follows from the
-cap alone: the one at which most of a Gaussian fits. It holds nine tenths of the ε that a fixed plan could have.
+cap only: the one at which most of a Gaussian fits. It holds nine tenths of the ε that a fixed plan could have.
 
 **Conversion** (Canonne, Kamath & Steinke 2020, Prop. 12). Divergence B of order α gives (ε, δ)-DP with
 ε = B + log(1 − 1/α) − log(αδ)/(α − 1). A share of δ is set aside for releases that may fail: let P' be P with every such release

@@ -107,7 +107,7 @@ def adam_step(smoothness: float, *, stability: float, first_decay: float) -> flo
 
 
 def deviations_for(d: int, rounds: int, failure: float) -> float:
-    """μ = √(2 ln(4dT/β)): the μ with which every round of the run keeps its deviation, but for a probability β."""
+    """μ = √(2 ln(4dT/β)): the μ with which all rounds keep their deviation, except with probability β."""
     check_positive(d=d, rounds=rounds, failure=failure)
     return math.sqrt(2 * max(0.0, math.log(4 * d * rounds / failure)))
 

@@ -119,7 +119,7 @@ def _problem(
     width = columns + bool(settings.fit_intercept)
     return Problem(
         model="linear",
-        choices=settings.choices,
+        chosen=settings.chosen,
         loss=loss_facts(loss),
         size=size,
         width=width,
@@ -160,7 +160,7 @@ def loss_facts(loss: Loss) -> LossFacts:
 def _try(method: Method, settings: Settings, loss: LossFacts, size: int, width: int, *, pure: bool, public: bool) -> None:
     """Plan for rows of length 1, without what may suit other rows only: what is refused then is refused for all data."""
     options = {name: value for name, value in settings.options.items() if name != "smoothness"}
-    choices = replace(settings.choices, learning_rate=None, clip_bound=None, options=options)
+    choices = replace(settings.chosen, learning_rate=None, clip_bound=None, options=options)
     problem = Problem("linear", choices, loss, size, width, loss.outputs * width, 1.0, 1.0, pure)
     one = np.zeros((1, width))
     supposed: Loss = Logistic() if loss.outputs == 1 else Multinomial(loss.outputs)

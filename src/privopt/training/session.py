@@ -13,6 +13,7 @@ from privopt.errors import InputError, warn
 from privopt.loop import Result, run
 from privopt.measure.measurement import Measurement
 from privopt.measure.randomness import SOURCE, generator
+from privopt.measure.units import check_unit
 from privopt.methods.dp_sgd import dp_sgd
 from privopt.methods.method import Method
 from privopt.methods.problem import Problem
@@ -127,6 +128,7 @@ class Session:
         rounds = method.build(problem, problem.single_release_noise).stop(self.rng)  # drawn before data are read
         noise = self.noise_for(lambda z: _priced(method, problem, z, rounds))
         recipe = method.build(problem, noise).stopped(rounds)
+        check_unit(self.budget, *recipe.measurements)
         if self._observer is not None:
             self._observer.start(recipe.rounds, lambda done: self._epsilon(compose([before, recipe.planned_event(done)])))
         result = run(
@@ -154,6 +156,7 @@ class Session:
 
         def events(noise_multiplier: float) -> list[DpEvent]:
             asked = measurement(noise_multiplier)
+            check_unit(self.budget, asked)
             return [asked.event(round_) for round_ in range(rounds)]
 
         noise = self.noise_for(lambda z: compose(events(z)))

@@ -35,7 +35,7 @@ class Settings:
     options: Mapping[str, Any] = field(default_factory=dict)  # the method's own
 
     @property
-    def choices(self) -> Choices:
+    def chosen(self) -> Choices:
         """What is for the method."""
         return Choices(self.clip_bound, self.rounds, self.batch_size, self.learning_rate, self.options)
 

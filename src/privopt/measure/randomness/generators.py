@@ -1,9 +1,9 @@
 """Generators: ChaCha under a key from the operating system, unless a seed makes a run repeatable for a test.
 
 A run has one generator: NumPy's distributions, on the keystream of ChaCha8 (Bernstein 2008; on the number of rounds Aumasson
-2019) under a key of 256 bits. Nobody without the key can tell the stream from random bits, so what is published of it, or follows
-from it (answers, start values, a draw of rows), tells nothing about the rest. Every other secret of the run, such as the keys of
-`torch_noise`, is the next 256 bits of its stream. Eight rounds everywhere, so that there is one cipher to trust.
+2019) under a key of 256 bits. Without the key the stream cannot be distinguished from random bits, so what is published of it, or
+follows from it (answers, start values, a draw of rows), reveals nothing about the rest. Every other secret of the run, such as
+the keys of `torch_noise`, is the next 256 bits of its stream. Eight rounds everywhere, so that there is one cipher to trust.
 
 Whoever knows a generator's state can subtract the noise, so a state is as sensitive as the data.
 """
