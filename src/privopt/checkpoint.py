@@ -74,6 +74,7 @@ class Checkpoint:
     def __init__(self, folder: str | os.PathLike[str], fingerprint: Fingerprint, answers: Sequence[float] = ()) -> None:
         self.folder = Path(folder)
         self._fingerprint, self._answers = fingerprint, list(answers)
+        self.built = ""  # a fingerprint of the recipe that was built, once there is one
 
     def begin(self, run: str, rng: Rng) -> tuple[str, Rng]:
         """The run's name and generator: as given, and saved, the first time; as saved, ever after."""
@@ -118,7 +119,7 @@ class Checkpoint:
         """Replace what was saved before. The start (round 0) is kept beside it: all of the run can be replayed from there."""
         arrays = {f"{part}.{name}": _array(value) for part, state in progress.parts.items() for name, value in state.items()}
         where = {"round": progress.round_, "run": progress.run, "first": progress.first}
-        meta = {**where, "generator": randomness.save_state(progress.rng), **self._query()}
+        meta = {**where, "built": self.built, "generator": randomness.save_state(progress.rng), **self._query()}
         buffer = BytesIO()
         np.savez(buffer, allow_pickle=False, meta=np.array(json.dumps(meta)), **arrays)
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -141,6 +142,8 @@ class Checkpoint:
                         value = file[key]
                         parts.setdefault(part, {})[name] = value if value.ndim else value.item()
             self._check(meta)
+            if meta["built"] != self.built:
+                raise InputError(OTHER.format(found=" (different: the recipe that was built)"))
             return Progress(meta["round"], parts, randomness.restore_state(meta["generator"]), meta["run"], meta["first"])
         except InputError:  # another version's, or another query's
             raise
@@ -157,7 +160,7 @@ class Checkpoint:
             "stopped early": finished.stopped_early,
             "noise multiplier": finished.noise_multiplier,
             "event": to_json(finished.event),
-            "fingerprint": self._fingerprint,
+            **self._query(),
         }
         buffer = BytesIO()
         np.savez(buffer, allow_pickle=False, meta=np.array(json.dumps(meta)), parameters=_array(finished.parameters))
@@ -176,7 +179,9 @@ class Checkpoint:
             found = Finished(meta["run"], parameters, rounds, early, noise, from_json(event))
         except (ValueError, KeyError, OSError, TypeError) as error:
             raise InputError(f"{path} is damaged. Remove it to begin a new run, which is paid for.") from error
-        if meta["fingerprint"] != self._fingerprint:
+        try:
+            self._check(meta)
+        except InputError:  # of another query
             return None
         self.remove()  # as `finish` would have, had it not been killed
         return found

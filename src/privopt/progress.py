@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from privopt.errors import InputError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -124,6 +126,8 @@ def watching(
     public_loss: Loss | None = None,
 ) -> Iterator[Watchers]:
     """Show a bar if standard error is a terminal and `progress` is True; call what is callable."""
+    if not (isinstance(progress, bool) or callable(progress)) or not (observer is None or callable(observer)):
+        raise InputError("progress is True, False or a callback f(rounds_done); observer is a callback f(Round), or None.")
     callback = progress if callable(progress) else None
     if callback is not None or not progress or not sys.stderr.isatty():
         yield Watchers(None, callback, observer)

@@ -92,6 +92,14 @@ def _check_epochs(measurements: tuple[Measuring, ...]) -> None:
         )
 
 
+def _check_slots_of(release: Any, measurement: Any) -> None:
+    """Refuse what is no release rule, or no measurement for each round."""
+    if isinstance(release, type) or not all(hasattr(release, name) for name in ("start", "observe", "select", "rounds")):
+        raise CompositionError(f"release is {release!r}, but it is a release rule, such as last() or average('all').")
+    if not callable(measurement):
+        raise CompositionError("a recipe has a measurement for each round: always(…), every(…), or a function of the round.")
+
+
 @dataclass(frozen=True)
 class Recipe:
     """One algorithm, ready to run on any oracle.
@@ -112,6 +120,7 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.rounds < 1:
             raise CompositionError(f"a recipe has at least one round, not {self.rounds}.")
+        _check_slots_of(self.release, self.measurement)
         weights = self.release.weights if isinstance(self.release, random_round) else None
         if weights is not None and len(weights) != self.rounds:
             raise CompositionError(f"random_round has {len(weights)} weights, but it needs {self.rounds}: one for each round.")

@@ -33,6 +33,8 @@ def sample(
     from privopt.durable import write_atomically
     from privopt.errors import InputError
 
+    if file.suffix != ".csv":
+        raise InputError(f"{file} is written as CSV: name a file that ends in .csv.")
     if file.exists():
         raise InputError(f"{file} exists already; name another file.")
     stays = list(_draw_stays(rows, random.Random(seed)))

@@ -115,7 +115,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
             X, y = self.public
         except (TypeError, ValueError):
             raise InputError("public must be a pair (X, y): rows of the same columns, and their targets.") from None
-        with _no_values_in_errors(X):
+        with no_values_in_errors(X):
             X, y = check_X_y(X, y, accept_sparse="csr", dtype=np.float64, y_numeric=False)
         return PublicTable("the rows given as public", X, self._public_targets(y))
 
@@ -124,12 +124,12 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         return np.asarray(y, dtype=float)
 
     def _validated(self, X: Any, y: Any) -> tuple[Any, Any]:
-        with _no_values_in_errors(X):
+        with no_values_in_errors(X):
             return validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=False)
 
     def _scores(self, X: Any) -> Vector:
         check_is_fitted(self)
-        with _no_values_in_errors(X):
+        with no_values_in_errors(X):
             X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
         return X @ self.coef_.T + self.intercept_
 
@@ -141,13 +141,19 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
 
 
 @contextmanager
-def _no_values_in_errors(X: Any) -> Iterator[None]:
-    """scikit-learn quotes the text that is no number, which may be private."""
+def no_values_in_errors(X: Any, name: str = "X") -> Iterator[None]:
+    """Replace errors of scikit-learn and NumPy that quote values, which may be private."""
     try:
         yield
-    except ValueError as error:
-        if "could not convert" not in str(error):
+    except (TypeError, ValueError) as error:
+        message = str(error)
+        if "Expected 2D array" in message:
+            shape = f"{getattr(X, 'ndim', 'no')} dimensions"
+            raise InputError(f"{name} has {shape}, but it is a table: reshape(-1, 1) makes a column of it.") from None
+        if "Complex data" in message:
+            raise InputError(f"{name} holds complex numbers, but a linear model needs real ones.") from None
+        if "could not convert" not in message and "must be a string or a real number" not in message:
             raise
-        named = [str(name) for name, kind in getattr(X, "dtypes", {}).items() if kind.kind not in "biuf"]
-        where = f"columns {', '.join(named)} of X hold" if named else "X holds"
+        named = [str(column) for column, kind in getattr(X, "dtypes", {}).items() if kind.kind not in "biuf"]
+        where = f"columns {', '.join(named)} of {name} hold" if named else f"{name} holds"
         raise InputError(f"{where} text, but a linear model needs numbers. Encode it, or use `privopt train`.") from None

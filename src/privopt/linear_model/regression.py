@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.base import RegressorMixin
 
 from privopt.errors import InputError
-from privopt.linear_model.base import PrivateLinearModel
+from privopt.linear_model.base import PrivateLinearModel, no_values_in_errors
 from privopt.methods import Method
 from privopt.perexample.grads import Vector
 from privopt.perexample.losses import Huber, Loss, Squared
@@ -70,7 +70,8 @@ class _Regressor(RegressorMixin, PrivateLinearModel, ABC):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> Self:
         """Train on the rows of X and their targets y."""
         X, y = self._validated(X, y)
-        y = np.asarray(y, dtype=X.dtype)
+        with no_values_in_errors(y, "y"):
+            y = np.asarray(y, dtype=X.dtype)
         trained = self._train(X, y, self._loss, regression=True, assumed_public=[])
         self.coef_, self.intercept_ = trained.slopes[0], float(trained.intercepts[0])
         return self

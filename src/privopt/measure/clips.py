@@ -19,6 +19,8 @@ from privopt.needs import PREVIOUS_ITERATE, Needs, Offer, OracleNeed
 from privopt.perexample.grads import Array, ClipFactors, LayerFactors
 from privopt.state import PublicState
 
+LEAST = 1e-12  # a bound that is shorter is lost in the rounding of norms, which are sums of squares
+
 
 class Clip(ClipFactors, Protocol):
     """A bound on each vector. What it needs beside the vectors, it declares: `privopt.needs`."""
@@ -90,14 +92,25 @@ class automatic:  # noqa: N801
 
     def __post_init__(self) -> None:
         _check(self.bound)
-        if not 0 < self.stability < math.inf:
-            raise CompositionError(f"automatic(…, stability={self.stability}): a vector of length 0 needs a finite number > 0.")
+        if not LEAST <= self.stability < math.inf:
+            raise CompositionError(
+                f"automatic(…, stability={self.stability}): a vector of length 0 needs a finite number ≥ {LEAST}."
+            )
 
     def at(self, state: PublicState) -> "automatic":
         return self
 
     def factors(self, norms: Array, weight: float = 1.0) -> Array:
         return self.bound / (norms + self.stability) * weight
+
+
+class _Fixed(dict[str, float]):
+    """A dict that does not change: a bound that grew after the noise was calibrated would not be hidden by it."""
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise CompositionError("the bounds of a clip do not change: make another clip.")
+
+    __setitem__ = __delitem__ = __ior__ = update = pop = popitem = clear = setdefault = _refuse
 
 
 @dataclass(frozen=True)
@@ -122,7 +135,7 @@ class per_layer(LayerFactors):  # noqa: N801
             raise CompositionError("per_layer({}): say a bound for each layer.")
         for bound in self.bounds.values():
             _check(bound)
-        object.__setattr__(self, "bounds", dict(self.bounds))
+        object.__setattr__(self, "bounds", _Fixed(self.bounds))
 
     @property
     def needs(self) -> Needs:
@@ -197,10 +210,27 @@ class l2_moved:  # noqa: N801
 
     def at(self, state: PublicState) -> l2:
         xp = array_namespace(state.current)
-        return l2(min(self.rate * float(xp.linalg.vector_norm(state.current - state.previous)), self.most))
+        bound = min(self.rate * float(xp.linalg.vector_norm(state.current - state.previous)), self.most)
+        return l2(bound if bound >= LEAST else 0.0)
 
     def factors(self, norms: Array, weight: float = 1.0) -> Array:
         raise CompositionError("l2_moved bounds nothing before it is known how far the iterate moved: use .at(state).")
+
+
+def check_factors(clip: Clip) -> None:
+    """Try a clip of the user's own on vectors of many lengths: none may come out longer than its bound."""
+    if isinstance(clip, l1 | l2 | automatic | per_layer | l2_moved):
+        return
+    bound, norms = clip.bound, np.concatenate([[0.0], np.logspace(-12, 12, 97)])
+    if not isinstance(bound, Real) or not 0 <= float(bound) < math.inf:
+        raise CompositionError(f"{type(clip).__name__} has the bound {bound}, but it is a finite number ≥ 0.")
+    with np.errstate(all="ignore"):
+        lengths = np.abs(clip.factors(norms)) * norms
+    if not bool((lengths <= float(bound) * (1 + 1e-6)).all()):
+        raise CompositionError(
+            f"{type(clip).__name__} has the bound {bound}, but its factors leave vectors longer than that: one example "
+            "would move the sum by more than the noise hides."
+        )
 
 
 def as_clip(clip: float | Clip) -> Clip:
@@ -211,8 +241,8 @@ def as_clip(clip: float | Clip) -> Clip:
 
 
 def _check(bound: float) -> None:
-    if not isinstance(bound, Real) or not 0 <= bound < math.inf:
-        raise CompositionError(f"a clip bound is a finite number ≥ 0, not {bound}.")
+    if not isinstance(bound, Real) or not (bound == 0 or LEAST <= float(bound) < math.inf):
+        raise CompositionError(f"a clip bound is 0, or a finite number ≥ {LEAST}, not {bound}.")
 
 
 def _shorten(norms: Array, bound: float, weight: float) -> Array:

@@ -2,11 +2,10 @@
 
 import math
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import ClassVar, Protocol
 
 from privopt.errors import CompositionError
-from privopt.measure.clips import Clip
+from privopt.measure.clips import Clip, check_factors
 from privopt.needs import MOMENTUM, PREVIOUS_ITERATE, SCALE, Needs, needs_of
 from privopt.perexample.grads import Oracle, PerExampleVectors, Rows
 from privopt.state import PublicState
@@ -37,6 +36,7 @@ class Term:
             raise CompositionError(f"the weight of a query is a finite number, not {self.weight}.")
         if PREVIOUS_ITERATE in needs_of(self.clip) - needs_of(self.query):
             raise CompositionError("l2_moved bounds how gradients change: use it with gradient_difference(), and l2 with others.")
+        check_factors(self.clip)
         if self.clip.order == 1 and MOMENTUM in self.needs:
             raise CompositionError("l1 norms of gradients that a momentum is mixed into have no closed form. Use an l2 clip.")
 
@@ -47,7 +47,7 @@ class Term:
     def __rmul__(self, factor: float) -> "Term":
         return Term(factor * self.weight, self.query, self.clip)
 
-    @cached_property
+    @property
     def bound(self) -> float:
         return abs(self.weight) * self.clip.bound
 

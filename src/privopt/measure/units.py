@@ -36,7 +36,8 @@ def check_unit(budget: Budget | None, *measurements: object) -> None:
     for one in measurements:
         unit: Unit = getattr(one, "unit", each_row())
         if budget is not None and unit.name != budget.unit:
+            words = UNITS.get(unit.name, unit.name)
             raise CompositionError(
-                f"the budget is for {UNITS[budget.unit]}, but {type(one).__name__} clips and samples {UNITS[unit.name]}: no more "
+                f"the budget is for {UNITS[budget.unit]}, but {type(one).__name__} clips and samples {words}: no more "
                 f"can be promised. Use Budget(…, unit={unit.name!r}), or measurements of the other unit."
             )

@@ -89,8 +89,11 @@ def find_method(method: str | Method) -> Method:
         raise InputError(f"method is {method!r}; the methods are {', '.join(METHODS)}, or module:name of your own.")
     try:
         found = getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"method is {method!r}, but {error}. It names a Method in a module that Python can import.") from error
+    except SyntaxError as error:
+        raise InputError(f"method is {method!r}, but {error.filename}, line {error.lineno}: {error.msg}.") from error
+    except Exception as error:  # of the user's own code, which has not met any data
+        why = f"{type(error).__name__}: {error}"
+        raise InputError(f"method is {method!r}, but {why}. It names a Method in a module that Python can import.") from error
     if not isinstance(found, Method):
         raise InputError(f"method is {method!r}, which is a {type(found).__name__}, not a privopt.methods.Method.")
     return found

@@ -6,6 +6,7 @@ Symbols: m -> batch_size, n -> size, p -> dimension, ‖C‖ -> 2 × radius, L -
 """
 
 import math
+from typing import Any
 
 from privopt.measure.clips import l2
 from privopt.measure.measurement import Measurement
@@ -70,6 +71,11 @@ def defaults(problem: Problem, noise_multiplier: float) -> Arguments:
     }
 
 
+def remarks(problem: Problem, arguments: Arguments) -> dict[str, Any]:
+    """What the ridge is on."""
+    return {"ridge": "on the intercept, too"} if problem.ridge else {}
+
+
 METHOD = Method(
     "bassily-sgd",
     bassily_sgd,
@@ -80,7 +86,7 @@ METHOD = Method(
     needs="a convex loss",
     models=("linear",),
     convex=True,
-    remarks=lambda problem, arguments: {"ridge": "on the intercept, too"} if problem.ridge else {},
+    remarks=remarks,
     refuses={
         "learning_rate": "bassily-sgd has steps of its own, which decrease: leave learning_rate out; options={'radius': …} "
         "scales them."

@@ -7,6 +7,7 @@ import math
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from numbers import Integral, Real
 from typing import Any
 
@@ -25,35 +26,69 @@ class Option:
     accepts: Callable[[Any], bool]
 
 
-def _number(words: str, holds: Callable[[float], bool]) -> Option:
-    return Option(words, lambda value: isinstance(value, Real) and not isinstance(value, bool) and holds(float(value)))
+def _within(value: Any, low: float, high: float, open_ends: str) -> bool:
+    """Whether a value is a number between low and high; `open_ends` names the ends that do not belong to it."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    number = float(value)
+    return (low < number if "low" in open_ends else low <= number) and (number < high if "high" in open_ends else number <= high)
 
 
-DECAY = _number("a number in [0, 1)", lambda value: 0 <= value < 1)
-SHARE = _number("a number in (0, 1]", lambda value: 0 < value <= 1)
-PART = _number("a number in (0, 1)", lambda value: 0 < value < 1)
-WEIGHT = _number("a number in [0, 1]", lambda value: 0 <= value <= 1)
-NOT_NEGATIVE = _number("a finite number ≥ 0", lambda value: 0 <= value < math.inf)
-POSITIVE = _number("a finite number > 0", lambda value: 0 < value < math.inf)
-CEILING = _number("a number > 0", lambda value: value > 0)
-FINITE = _number("a finite number", math.isfinite)
-COUNT = Option(
-    "a whole number, at least 1", lambda value: isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
-)
-FLAG = Option("true or false", lambda value: isinstance(value, bool))
-RATE = Option("a finite number > 0, or a function of the round", lambda value: POSITIVE.accepts(value) or callable(value))
-SCALE = Option("a number > 0 for each coordinate", lambda value: not isinstance(value, bool))
-SLOT = Option("an object of Python", lambda value: not isinstance(value, str | Real | list | dict | None))
+def _number(words: str, low: float, high: float, open_ends: str = "") -> Option:
+    return Option(words, partial(_within, low=low, high=high, open_ends=open_ends))
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_rate(value: Any) -> bool:
+    return POSITIVE.accepts(value) or callable(value)
+
+
+def _is_scale(value: Any) -> bool:
+    return not isinstance(value, bool)
+
+
+def _is_slot(value: Any) -> bool:
+    return not isinstance(value, str | Real | list | dict | None)
+
+
+def _is_member(value: Any, names: tuple[str, ...]) -> bool:
+    return isinstance(value, str) and value in names
+
+
+def _is_none_or(value: Any, option: Option) -> bool:
+    return value is None or option.accepts(value)
+
+
+DECAY = _number("a number in [0, 1)", 0.0, 1.0, "high")
+SHARE = _number("a number in (0, 1]", 0.0, 1.0, "low")
+PART = _number("a number in (0, 1)", 0.0, 1.0, "low and high")
+WEIGHT = _number("a number in [0, 1]", 0.0, 1.0)
+NOT_NEGATIVE = _number("a finite number ≥ 0", 0.0, math.inf, "high")
+POSITIVE = _number("a finite number > 0", 0.0, math.inf, "low and high")
+CEILING = _number("a number > 0", 0.0, math.inf, "low")
+FINITE = _number("a finite number", -math.inf, math.inf, "low and high")
+COUNT = Option("a whole number, at least 1", _is_count)
+FLAG = Option("true or false", _is_flag)
+RATE = Option("a finite number > 0, or a function of the round", _is_rate)
+SCALE = Option("a number > 0 for each coordinate", _is_scale)
+SLOT = Option("an object of Python, which can be given in Python only", _is_slot)
 
 
 def one_of(*names: str) -> Option:
     """One of these words."""
-    return Option(" or ".join(map(repr, names)), lambda value: value in names)
+    return Option(" or ".join(map(repr, names)), partial(_is_member, names=names))
 
 
 def optional(option: Option) -> Option:
     """What the option accepts, or None."""
-    return Option(f"{option.words}, or None", lambda value: value is None or option.accepts(value))
+    return Option(f"{option.words}, or None", partial(_is_none_or, option=option))
 
 
 ALL_EXAMPLES = "{name} uses every row in every round: leave batch_size out, or use {instead}."
@@ -112,7 +147,7 @@ class Method:
         arguments = self.arguments(problem, noise_multiplier)
         scale = problem.chosen.options.get("scale")
         return {
-            "noise multiplier": noise_multiplier if self.noisy else "none",
+            "noise multiplier": arguments.get("noise_multiplier", "none"),
             "batch size": describe_batch(self.recipe(**arguments), problem),
             **{name.replace("_", " "): _shown(value) for name, value in arguments.items() if name not in HIDDEN},
             **({} if scale is None else {"scale": scale if isinstance(scale, str) else "given, a number for each column"}),
@@ -159,7 +194,7 @@ def no_guarantee(method: str) -> str:
     """Why a method without a guarantee is refused, and what to say to have it."""
     return (
         f"{method} uses the examples in the clear: its model has no privacy guarantee. For a comparison on data that may be "
-        "published, say without_privacy=True."
+        "published, set its option without_privacy to true."
     )
 
 

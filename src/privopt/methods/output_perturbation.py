@@ -122,6 +122,11 @@ def _least_excess(
     return min(product(numbers, [rate] if rate else sizes), key=excess)
 
 
+def row_limit(problem: Problem) -> float:
+    """How long a row may be: one that is longer is cut to it."""
+    return problem.row_norm
+
+
 def remarks(problem: Problem, arguments: Arguments) -> dict[str, Any]:
     """What one example can do to the solution."""
     measurement: Any = output_perturbation(noise_multiplier=1.0, **_without_noise(arguments)).measurements[0]
@@ -154,6 +159,6 @@ METHOD = Method(
         "batch_size": ALL_EXAMPLES.format(name="output-perturbation", instead="bassily-sgd"),
         "clip_bound": "output-perturbation cuts rows, not gradients: leave clip_bound out; bounds=… says how long a row may be.",
     },
-    row_limit=lambda problem: problem.row_norm,
+    row_limit=row_limit,
     remarks=remarks,
 )

@@ -5,6 +5,7 @@ Symbols: R -> the round it stops after, n² -> max_rounds, L -> clip_bound, β -
 """
 
 import math
+from typing import Any
 
 from privopt.errors import CompositionError
 from privopt.measure.clips import l2
@@ -77,6 +78,11 @@ def defaults(problem: Problem, noise_multiplier: float) -> Arguments:
     }
 
 
+def remarks(problem: Problem, arguments: Arguments) -> dict[str, Any]:
+    """How many rounds there could have been."""
+    return {"most rounds": arguments["max_rounds"]}
+
+
 METHOD = Method(
     "rrpsgd",
     rrpsgd,
@@ -84,6 +90,6 @@ METHOD = Method(
     paper="Zhang, Zheng, Mou, Wang: Efficient Private ERM for Smooth Objectives",
     summary="private gradient descent that stops after a random number of rounds",
     options={"smoothness": NOT_NEGATIVE},
-    remarks=lambda problem, arguments: {"most rounds": arguments["max_rounds"]},
+    remarks=remarks,
     refuses={"release": "rrpsgd has a release rule of its own: leave release out."},
 )

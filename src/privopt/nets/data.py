@@ -149,4 +149,4 @@ def _feed(digest: Any, value: Any) -> None:
         digest.update(repr((value.dtype, value.shape)).encode())
         digest.update(np.ascontiguousarray(value))
     else:
-        digest.update(repr(value).encode())
+        digest.update(f"{type(value).__name__} {value!r};".encode())

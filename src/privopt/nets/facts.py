@@ -60,6 +60,17 @@ def probe_gradients(model: nn.Module, inputs: Any) -> tuple[TorchGrads, int]:
     raise AssertionError("kinds() names at least one kind")
 
 
+def gradient_facts(model: nn.Module, inputs: Any) -> tuple[float, int]:
+    """The typical length of a score's gradient, and how many scores an example has; 1 and 1 where examples cannot be made up.
+
+    What is not a tensor, text say, cannot be made up: the values of an example would decide.
+    """
+    if not all(isinstance(x, Tensor) for x in leaves(inputs)):
+        return 1.0, 1
+    grads, outputs = probe_gradients(model, inputs)
+    return typical_norm(grads), outputs
+
+
 def typical_norm(grads: TorchGrads) -> float:
     """The root mean square length of gradients that are finite; 1 if none is."""
     norms = grads.norms().double()

@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
 from privopt.checkpoint import Checkpoint
+from privopt.errors import InputError
 from privopt.measure.clips import Clip
 from privopt.methods import Method, check_delta, find_method
 from privopt.methods.problem import NETWORK_BATCH, Choices, Problem, SideFacts
 from privopt.needs import Offer
 from privopt.nets.choices import check_batch, check_clip, check_physical, check_rate, count_rounds
 from privopt.nets.data import as_dataset, as_model, content, first_of, pairs, physical_batch_size
-from privopt.nets.facts import count_inputs, facts_of_loss, probe_gradients, typical_norm
+from privopt.nets.facts import count_inputs, facts_of_loss, gradient_facts, probe_gradients, typical_norm
 from privopt.nets.identity import identify
 from privopt.nets.independence import Independence, assumptions, check_independence, require
 from privopt.nets.probes import probe_model
@@ -28,7 +29,7 @@ from privopt.perexample.networks.model_state import training_mode
 from privopt.postprocess.release import ReleaseRule
 from privopt.postprocess.schedules import Schedule
 from privopt.postprocess.side_information import least_seen, seen_sizes
-from privopt.privacy.accountants import Accountant
+from privopt.privacy.accountants import Accountant, choose
 from privopt.privacy.budget import Budget
 from privopt.privacy.calibration import calibrate
 from privopt.privacy.ledger import Ledger
@@ -127,14 +128,21 @@ def fit(
     problem = replace(_problem(oracle, loss, first_of(data)[0], choices, budget, accountant), regularizer=regularizer)
     if chosen.uses_public or not chosen.private:
         problem = replace(problem, side=_side(oracle, chosen, choices, known, first_of(data)[0], problem.row_norm))
-    chosen.build(problem, 1.0).check(Offer.of(oracle), oracle.layout.flat())  # what does not fit the model is found here
+    planned = chosen.build(problem, 1.0)
+    planned.check(Offer.of(oracle), oracle.layout.flat())  # what does not fit the model is found here
+    if chosen.private:
+        choose(planned.planned_event(), budget.neighbours, accountant)
     store = None
     if checkpoint is not None:
+        if not isinstance(checkpoint, str | PathLike) or not str(checkpoint):
+            raise InputError(f"checkpoint is {checkpoint!r}, but it names a folder, or is None.")
         plan = (choices, regularizer, _rates(learning_rate, counted), size, budget, physical_batch_size, accountant, seed)
         read = {name: content(part) for name, part in (("data", data), ("public data", known)) if part is not None}
         settings = identify(method=chosen, plan=plan)
         store = Checkpoint(checkpoint, {**read, **code, "settings": settings}, probe_model(oracle, first_of(data)))
     watch = partial(public_loss, model, loss, *public) if isinstance(public, tuple | list) else None
+    if watch is not None:
+        watch()  # public examples that do not fit are found before anything is paid
     with watching(progress, observer, watch) as observers:
         session = Session(budget, size, ledger=ledger, seed=seed, accountant=accountant, checkpoint=store, observer=observers)
         released = session.train(chosen, problem, oracle, None, run=run_network, keep_result=True)
@@ -167,7 +175,7 @@ def _problem(
     accountant: Accountant,
 ) -> Problem:
     """What is publicly known of a network: the rule for networks asks for no more."""
-    grads, outputs = probe_gradients(oracle.model, inputs)
+    typical, outputs = gradient_facts(oracle.model, inputs)
     return Problem(
         model="network",
         chosen=choices,
@@ -175,7 +183,7 @@ def _problem(
         size=oracle.size,
         width=min(count_inputs(inputs), oracle.dimension) + 1,
         dimension=oracle.dimension,
-        row_norm=typical_norm(grads),
+        row_norm=typical,
         single_release_noise=calibrate(single_release(budget), budget, accountant=accountant),
         pure=budget.delta == 0,
     )

@@ -361,23 +361,25 @@ class Private:
     def state_dict(self) -> dict[str, Any]:
         """What a killed loop needs to go on, beside the state of model, optimizer and scheduler, taken at the same time.
 
-        It holds the generator of the noise, so it is as sensitive as the data. Inside a round it is the state before that round.
+        It holds the generator of the noise, so it is as sensitive as the data. Inside a round it is the state before that round;
+        it is refused inside a step (a hook of the optimizer, a closure), where the model is between two rounds.
         """
-        if RANDOM in self._doubts and not self._warned:
-            self._warned = True
-            warn(f"this state cannot be loaded: {UNREPEATABLE}")
-        return {
-            "format": FORMAT,
-            **self._paid.save(),
-            "generator": randomness.save_state(self._rng),
-            "dropout": self._dropout.seed,
-            "chunk": self._chunk,
-            "checked": self._checked,
-            "seeded": self._session.seeded,
-            "draws": RANDOM in self._doubts,
-            "parts": self._parts(),
-            "values": values(self.model, self.optimizer),
-        }
+        with self._alone():
+            if RANDOM in self._doubts and not self._warned:
+                self._warned = True
+                warn(f"this state cannot be loaded: {UNREPEATABLE}")
+            return {
+                "format": FORMAT,
+                **self._paid.save(),
+                "generator": randomness.save_state(self._rng),
+                "dropout": self._dropout.seed,
+                "chunk": self._chunk,
+                "checked": self._checked,
+                "seeded": self._session.seeded,
+                "draws": RANDOM in self._doubts,
+                "parts": self._parts(),
+                "values": values(self.model, self.optimizer),
+            }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken: the same batches, noise and dropout, and nothing is paid twice.
@@ -430,7 +432,7 @@ class Private:
                 "both. Call make_private in the process that trains."
             )
         if self._using.locked():
-            raise InputError("the loader and step(…) are used by one thread at a time, and not inside a closure.")
+            raise InputError("the loader, step(…) and state_dict() are used by one thread at a time, and not inside a step.")
         return self._using
 
     @contextmanager
@@ -456,9 +458,10 @@ class Private:
             self._open = None
             return False
         self._clear()
-        if self._paid.fail():
+        if self._paid.renews:
             self._drawing = randomness.generator(randomness.key(self._drawing) if self._session.seeded else None)
-        self._open, self._rng = None, self._drawing
+        self._open, self._rng = None, self._drawing  # before the round is closed: no other round draws from the same state
+        self._paid.fail()
         return True
 
     def _update(self, round_: OpenRound) -> None:
@@ -472,8 +475,8 @@ class Private:
         finally:
             self._updating = False
         self._clear()
+        self._open, self._rng = None, self._drawing  # before the round is closed: no other round draws from the same state
         self._paid.close()
-        self._open, self._rng = None, self._drawing
 
     def _clear(self) -> None:
         for parameter in self._layout.parameters.values():

@@ -1,6 +1,7 @@
 """Networks on the rows of a table: the scales of linear models, a random start, then a session."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -16,11 +17,20 @@ from privopt.perexample.grads import Vector
 from privopt.postprocess.regularizers import ridge
 from privopt.training.linear import Trained
 from privopt.training.scaling import TrainingRows, check_declared, find_scales
-from privopt.training.session import Session
+from privopt.training.session import Session, check_plan
 from privopt.training.settings import Settings, check_settings
 
 THRESHOLD = 0.2  # of Huber's loss, for targets on [−1, 1]
 IGNORED = nn.CrossEntropyLoss().ignore_index  # the label of a row whose class is not listed
+
+
+def count_weights(widths: Sequence[int]) -> int:
+    """Weights and biases of layers of these widths.
+
+    >>> count_weights((3, 8, 1))
+    41
+    """
+    return sum((width + 1) * after for width, after in pairwise(widths))
 
 
 def table_facts(classes: int) -> LossFacts:
@@ -46,6 +56,9 @@ def train_table_network(
     facts = table_facts(classes)
     method = check_settings(settings, facts, "network", delta=session.budget.delta, public=False)
     check_declared(rows)
+    widths = (inputs, *hidden, facts.outputs)
+    supposed = Problem("network", settings.chosen, facts, size, inputs + 1, count_weights(widths), 1.0, 1.0)
+    check_plan(method, supposed, session.budget, settings.accountant)
     scales = find_scales(rows, session, fit_intercept=False)
     columns = np.ones(inputs) if scales.frame.scale is None else scales.frame.scale
     frame = Frame(scales.frame.centre, columns * scales.row_norm / LENGTH, intercept=0.0)

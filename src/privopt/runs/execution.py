@@ -112,7 +112,7 @@ def _prepare(request: Request) -> _Prepared:
     if request.hidden:
         _check_network(request, facts, budget.delta, public=public)
     else:
-        check_linear(request.settings, facts, size=len(table), columns=columns, delta=budget.delta, public=public)
+        check_linear(request.settings, facts, size=len(table), columns=columns, budget=budget, public=public)
     kinds = {} if table.frame is None else datasets.kinds(table.frame, request.schema)
     for name, kind in kinds.items():
         if table.frame is not None and isinstance(kind, Numeric | UnknownNumeric):

@@ -33,7 +33,7 @@ from privopt.privacy.calibration import calibrate
 from privopt.privacy.statement import Statement
 from privopt.training.public_data import check_columns, check_public, find_side_facts
 from privopt.training.scaling import INTERCEPT, Scales, TrainingRows, check_declared, find_scales
-from privopt.training.session import Session, single_release
+from privopt.training.session import Session, check_plan, single_release
 from privopt.training.settings import Settings, check_settings
 
 MOST_CLASSES, MOST_LETTERS = 5, 30  # that a statement names, and of each name
@@ -51,11 +51,11 @@ class Trained:
     stopped_early: bool
 
 
-def check_linear(settings: Settings, loss: LossFacts, *, size: int, columns: int, delta: float, public: bool) -> Method:
+def check_linear(settings: Settings, loss: LossFacts, *, size: int, columns: int, budget: Budget, public: bool) -> Method:
     """Refuse what a linear model cannot be trained with; nothing here depends on a value of the data."""
-    method = check_settings(settings, loss, "linear", delta=delta, public=public)
+    method = check_settings(settings, loss, "linear", delta=budget.delta, public=public)
     check_public(method, settings.options, public=public)
-    _try(method, settings, loss, size, columns + bool(settings.fit_intercept), pure=delta == 0, public=public)
+    _try(method, settings, loss, size, columns + bool(settings.fit_intercept), budget, public=public)
     return method
 
 
@@ -66,8 +66,8 @@ def train_linear(rows: TrainingRows, loss: Callable[[float], Loss], settings: Se
     budget and recorded before they are used.
     """
     size, columns = map(int, rows.matrix.shape)
-    public, delta = rows.public is not None, session.budget.delta
-    method = check_linear(settings, loss_facts(loss(1.0)), size=size, columns=columns, delta=delta, public=public)
+    facts, public = loss_facts(loss(1.0)), rows.public is not None
+    method = check_linear(settings, facts, size=size, columns=columns, budget=session.budget, public=public)
     check_columns(rows, settings.options)
     check_declared(rows)
     scales = find_scales(rows, session, fit_intercept=settings.fit_intercept)
@@ -157,16 +157,17 @@ def loss_facts(loss: Loss) -> LossFacts:
             return squared_facts()
 
 
-def _try(method: Method, settings: Settings, loss: LossFacts, size: int, width: int, *, pure: bool, public: bool) -> None:
+def _try(method: Method, settings: Settings, loss: LossFacts, size: int, width: int, budget: Budget, *, public: bool) -> None:
     """Plan for rows of length 1, without what may suit other rows only: what is refused then is refused for all data."""
     options = {name: value for name, value in settings.options.items() if name != "smoothness"}
     choices = replace(settings.chosen, learning_rate=None, clip_bound=None, options=options)
-    problem = Problem("linear", choices, loss, size, width, loss.outputs * width, 1.0, 1.0, pure)
+    problem = Problem("linear", choices, loss, size, width, loss.outputs * width, 1.0, 1.0, budget.delta == 0)
     one = np.zeros((1, width))
     supposed: Loss = Logistic() if loss.outputs == 1 else Multinomial(loss.outputs)
     gradient = PublicRows(Design(one, Frame(intercept=0.0)), np.zeros(1), supposed, 1) if public else None
     scale = np.ones(loss.outputs * width) if "scale" in settings.options else None
-    method.build(replace(problem, side=SideFacts(gradient, scale, scaled_norm=1.0, stability=1.0)), 1.0)
+    side = SideFacts(gradient, scale, scaled_norm=1.0, stability=1.0)
+    check_plan(method, replace(problem, side=side), budget, settings.accountant)
 
 
 def describe_classes(classes: Sequence[object], *, declared: bool) -> str:

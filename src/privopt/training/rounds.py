@@ -61,16 +61,19 @@ class PaidRounds:
         """The round that was begun has answered."""
         self.closed = self.begun
 
-    def fail(self) -> bool:
-        """Close the round that was begun without an answer. Whether the loop goes on as a new run, with new randomness."""
-        renewed = self._saved
-        if renewed:
+    @property
+    def renews(self) -> bool:
+        """Whether the loop goes on as a new run, with new randomness, if the round that was begun fails."""
+        return self._saved
+
+    def fail(self) -> None:
+        """Close the round that was begun without an answer."""
+        if self._saved:
             paid = self._first + self._spending.position
             self._earlier, self._spending, self._saved = [*self._earlier, self._spending], self._ledger.run(), False
             self._first = self.begun = paid
         self.failed += self.begun - self.closed
         self.close()
-        return renewed
 
     def save(self) -> dict[str, Any]:
         """What `load` reads back: the runs, and where they stand."""

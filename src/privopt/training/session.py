@@ -4,12 +4,16 @@ check → calibrate → pay → run → compare → state. Every front end build
 loop of the user's own is the same session, opened round by round.
 """
 
+import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
 from privopt.checkpoint import Checkpoint, Finished
-from privopt.errors import InputError, warn
+from privopt.errors import CompositionError, InputError, warn
 from privopt.loop import Result, run
 from privopt.measure.measurement import Measurement
 from privopt.measure.randomness import SOURCE, generator
@@ -17,13 +21,15 @@ from privopt.measure.units import check_unit
 from privopt.methods.dp_sgd import dp_sgd
 from privopt.methods.method import Method
 from privopt.methods.problem import Problem
+from privopt.needs import Offer
 from privopt.perexample.grads import Oracle
-from privopt.privacy.accountants import Accountant, epsilon
+from privopt.privacy.accountants import Accountant, choose, epsilon
 from privopt.privacy.budget import Budget, cautions
 from privopt.privacy.calibration import calibrate
 from privopt.privacy.events import DpEvent, GaussianDpEvent, PureDpEvent, compose
 from privopt.privacy.ledger import Ledger
 from privopt.privacy.statement import Statement
+from privopt.recipe import Recipe
 from privopt.training.rounds import PaidRounds
 
 
@@ -129,6 +135,13 @@ class Session:
         noise = self.noise_for(lambda z: _priced(method, problem, z, rounds))
         recipe = method.build(problem, noise).stopped(rounds)
         check_unit(self.budget, *recipe.measurements)
+        if method.private and self._epsilon(compose([before, recipe.planned_event()])) > self.budget.epsilon:
+            raise CompositionError(
+                f"{method.name} was calibrated within the budget, but the recipe that it built costs more: its defaults have to "
+                "give the same recipe for the same problem and noise."
+            )
+        if self._checkpoint is not None:
+            self._checkpoint.built = _fingerprint(recipe)
         if self._observer is not None:
             self._observer.start(recipe.rounds, lambda done: self._epsilon(compose([before, recipe.planned_event(done)])))
         result = run(
@@ -209,9 +222,26 @@ def check_budget(budget: Any, ledger: Any) -> None:
         raise InputError(f"ledger is {ledger!r}, but it is a Ledger, such as Ledger(path='ledger.jsonl'), or None.")
 
 
+def check_plan(method: Method, problem: Problem, budget: Budget, accountant: Accountant) -> None:
+    """Refuse a method whose recipe for this problem does not fit together, or has no price. Nothing is paid or read."""
+    recipe, loss = method.build(problem, 1.0), problem.loss
+    steepness = loss.steepness * problem.row_norm
+    offer = Offer(problem.size, problem.dimension, losses=True, lipschitz=steepness, smoothness=problem.smoothness)
+    recipe.check(offer, np.zeros(problem.dimension))
+    check_unit(budget, *recipe.measurements)
+    if method.private:
+        choose(recipe.planned_event(), budget.neighbours, accountant)
+
+
 def single_release(budget: Budget) -> Callable[[float], DpEvent]:
     """What one release with this noise costs: Gaussian noise, or noise of Gamma length where there is no δ to spend."""
     return GaussianDpEvent if budget.delta else lambda noise_multiplier: PureDpEvent(1 / noise_multiplier)
+
+
+def _fingerprint(recipe: Recipe) -> str:
+    """Of what a recipe computes, by its slots: code that was changed in a way that nobody could read shows in its numbers."""
+    slots = (recipe.rounds, recipe.measurements, recipe.update, recipe.release, recipe.estimate, recipe.regularizer)
+    return hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", repr(slots)).encode()).hexdigest()
 
 
 def _priced(method: Method, problem: Problem, noise_multiplier: float, rounds: int) -> DpEvent:
