@@ -14,6 +14,7 @@ from privopt.measure.randomness import generator
 from privopt.methods import METHODS
 from privopt.methods.problem import Choices, LossFacts, Problem, huber_facts, logistic_facts, multinomial_facts
 from privopt.methods.rules import default_rounds, default_steps
+from privopt.nets.facts import find_stable_move, gradient_facts
 from privopt.nets.mlp import LENGTH, build_mlp, gradient_norm, unfold_layers
 from privopt.nets.rows import Rows
 from privopt.perexample.design import Frame
@@ -145,3 +146,27 @@ def test_batches_are_all_rows_or_2048_and_rounds_grow_with_what_the_budget_buys(
     assert default_rounds(problem(size=500, choices=free)) == 300
     rounds = [default_rounds(problem(size=60_000, choices=free, single_release_noise=noise)) for noise in (10.0, 1.5, 0.1)]
     assert rounds == [300, round(2 * (60_000 / 1.5 / 2048) ** 2), round(30 * 60_000 / 2048)]
+
+
+def deep(layers: int) -> nn.Sequential:
+    torch.manual_seed(0)
+    hidden = [part for _ in range(layers - 1) for part in (nn.Linear(32, 32), nn.ReLU())]
+    return nn.Sequential(nn.Linear(10, 32), nn.ReLU(), *hidden, nn.Linear(32, 2))
+
+
+def test_the_deeper_a_network_the_shorter_the_move_that_it_bears() -> None:
+    moves = []
+    for layers in (1, 3, 6):
+        model, inputs = deep(layers), torch.zeros(1, 10)
+        before = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+        typical, outputs = gradient_facts(model, inputs)
+        moves.append(find_stable_move(list(model.parameters()), lambda m=model, x=inputs: gradient_facts(m, x)[0], typical))  # type: ignore[misc]
+        assert outputs == 2
+        assert torch.equal(nn.utils.parameters_to_vector(model.parameters()), before)
+    assert moves[0] >= moves[1] > moves[2]
+    free = Choices(rounds=100)
+    rates = [
+        default_steps("adaptive", problem(choices=free, stable_move=move), 1.0, 100)["learning_rate"] for move in (np.inf, 1e-3)
+    ]
+    assert rates[1] == pytest.approx(1e-4)
+    assert rates[1] < rates[0]

@@ -96,6 +96,7 @@ class Problem:
     row_norm: float  # the length of a typical gradient of a score: of a row with its intercept, for a linear model
     single_release_noise: float  # with which one release would cost what is left of the budget: Gaussian, or pure without δ
     pure: bool = False  # δ = 0
+    stable_move: float = math.inf  # how far each parameter may move at random before gradients outgrow their start
     regularizer: Regularizer | None = None
     ridge: float = 0.0  # the strength of a ridge on every parameter; 0 if there is none, or another regulariser
     side: SideFacts | None = None

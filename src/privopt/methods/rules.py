@@ -29,6 +29,8 @@ differs where a network does:
 - Signal against noise is q = b√T/(z (d + 1)) for d inputs: the directions that matter are counted by inputs, not by weights.
 - κ is 2 at most: beyond that the network leaves the neighbourhood that the argument is about, and its gradients outgrow the clip
   bound. Exponent and cuts are empirical.
+- Deep networks leave that neighbourhood sooner: noise moves each parameter by no more than a distance at which the gradients of
+  made-up examples are still within 40 times their length at the start.
 - C grows with √q from half of G × the largest residual to 1.2 times that, because G grows in training.
 - Batches of 2048: smaller ones amplify no better, larger ones only take time. At least 300 rounds, at most 30 data passes.
 """
@@ -114,7 +116,8 @@ def _network(problem: Problem, z: float, rounds: int, batch: float, clip_bound: 
     if clip_bound is None:
         clip_bound = longest * min(max(math.sqrt(quality / loss.outputs) / 6, 0.5), 1.2)
     noise = math.hypot(z * clip_bound, longest / 2 * math.sqrt(batch / problem.dimension)) / batch
-    return clip_bound, shake / (row_norm * math.sqrt(rounds)), noise
+    rate = min(shake / (row_norm * math.sqrt(rounds)), problem.stable_move / math.sqrt(rounds))
+    return clip_bound, rate, noise
 
 
 def adaptive_defaults(problem: Problem, noise_multiplier: float) -> Arguments:

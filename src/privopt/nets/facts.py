@@ -1,6 +1,7 @@
 """Facts of a network: what the default rules may know of any model and its loss, measured on made-up examples."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from privopt.perexample.networks.model_state import ModelState, evaluation_mode
 from privopt.perexample.networks.rng import RngState
 
 PROBES = 8  # made-up examples
+GROWTH = 40.0  # of a gradient, beyond which the neighbourhood of the start is left
+HALVINGS = 12
 
 
 def facts_of_loss(loss: Callable[..., Tensor], outputs: int) -> LossFacts:
@@ -69,6 +72,27 @@ def gradient_facts(model: nn.Module, inputs: Any) -> tuple[float, int]:
         return 1.0, 1
     grads, outputs = probe_gradients(model, inputs)
     return typical_norm(grads), outputs
+
+
+def find_stable_move(parameters: Sequence[nn.Parameter], measure: Callable[[], float], typical: float) -> float:
+    """How far parameters may move at random while a gradient is at most `GROWTH` times its typical length; infinite if κ = 2 may.
+
+    `measure` gives the typical length where the parameters are. Nothing here depends on data.
+    """
+    generator, far = torch.Generator().manual_seed(0), 2 / typical  # κ/G: the farthest that the rule would go
+    start = [parameter.detach().clone() for parameter in parameters]
+    directions = [torch.randn(value.shape, generator=generator).to(value) for value in start]
+    try:
+        for halvings in range(HALVINGS):
+            move = far / 2**halvings
+            for parameter, value, direction in zip(parameters, start, directions, strict=True):
+                parameter.data.copy_(value + move * direction)
+            if measure() <= GROWTH * typical:
+                return move if halvings else math.inf
+        return move
+    finally:
+        for parameter, value in zip(parameters, start, strict=True):
+            parameter.data.copy_(value)
 
 
 def typical_norm(grads: TorchGrads) -> float:

@@ -1,5 +1,6 @@
 """`fit`: a private model in one call."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +19,7 @@ from privopt.methods.problem import NETWORK_BATCH, Choices, Problem, SideFacts
 from privopt.needs import Offer
 from privopt.nets.choices import check_batch, check_clip, check_physical, check_rate, count_rounds
 from privopt.nets.data import as_dataset, as_model, content, first_of, pairs, physical_batch_size
-from privopt.nets.facts import count_inputs, facts_of_loss, gradient_facts, probe_gradients, typical_norm
+from privopt.nets.facts import count_inputs, facts_of_loss, find_stable_move, gradient_facts, probe_gradients, typical_norm
 from privopt.nets.identity import identify
 from privopt.nets.independence import Independence, assumptions, check_independence, require
 from privopt.nets.probes import probe_model
@@ -176,6 +177,10 @@ def _problem(
 ) -> Problem:
     """What is publicly known of a network: the rule for networks asks for no more."""
     typical, outputs = gradient_facts(oracle.model, inputs)
+    stable = math.inf
+    if choices.learning_rate is None:
+        trained = list(oracle.layout.parameters.values())
+        stable = find_stable_move(trained, lambda: gradient_facts(oracle.model, inputs)[0], typical)
     return Problem(
         model="network",
         chosen=choices,
@@ -186,6 +191,7 @@ def _problem(
         row_norm=typical,
         single_release_noise=calibrate(single_release(budget), budget, accountant=accountant),
         pure=budget.delta == 0,
+        stable_move=stable,
     )
 
 

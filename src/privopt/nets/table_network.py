@@ -9,6 +9,7 @@ from torch import nn
 
 from privopt.loop import check_finite
 from privopt.methods.problem import LossFacts, Problem, huber_facts, logistic_facts, multinomial_facts
+from privopt.nets.facts import find_stable_move
 from privopt.nets.mlp import LENGTH, Layer, build_mlp, gradient_norm, unfold_layers
 from privopt.nets.rows import Rows
 from privopt.nets.running import run_network
@@ -65,6 +66,7 @@ def train_table_network(
     centre, unit = scales.target
     loss, values = _loss(rows.targets, classes, centre, unit)
     model = build_mlp(inputs, hidden, facts.outputs, session.rng)
+    typical = gradient_norm(model, inputs)
     problem = Problem(
         model="network",
         chosen=settings.chosen,
@@ -72,7 +74,8 @@ def train_table_network(
         size=size,
         width=inputs + 1,
         dimension=sum(parameter.numel() for parameter in model.parameters()),
-        row_norm=gradient_norm(model, inputs),
+        row_norm=typical,
+        stable_move=find_stable_move(list(model.parameters()), lambda: gradient_norm(model, inputs), typical),
         single_release_noise=session.single_release_noise(),
         regularizer=ridge(settings.alpha, _weights(model)) if settings.alpha else None,
     )
