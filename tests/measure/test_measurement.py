@@ -20,7 +20,7 @@ from privopt.state import PublicState
 from tests.laws.table import MECHANISMS, Given
 
 
-@given(st.floats(-10, 10), st.floats(0, 10), st.floats(0, 10))
+@given(st.floats(-10, 10), st.floats(0, 10), st.just(0.0) | st.floats(1e-9, 10))
 def test_a_weight_scales_a_term_s_bound_whatever_its_sign(weight: float, factor: float, bound: float) -> None:
     term = weight * (gradient() @ l2(bound))
     assert term.bound == abs(weight) * bound

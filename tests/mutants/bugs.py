@@ -78,8 +78,8 @@ BUGS = (
     Bug(
         "moved clip forgets its rate",
         "measure/clips.py",
-        "return l2(min(self.rate * float(",
-        "return l2(min(10 * self.rate * float(",
+        "bound = min(self.rate * float(",
+        "bound = min(10 * self.rate * float(",
         ("tests/laws/test_bounded_sums.py", "tests/papers/test_dp_srm_and_spiderboost.py", "tests/measure/test_queries.py"),
     ),
     Bug(

@@ -155,7 +155,7 @@ def test_automatic_clips_leave_directions_and_make_lengths_alike() -> None:
         (lambda: per_layer({"0": 1.0, "2": math.inf}), "finite number"),
         (
             lambda: l2(automatic(1.0)),  # type: ignore[arg-type]
-            "a clip bound is a finite number",
+            "a clip bound is 0, or a finite number",
         ),
         (lambda: dp_sgd(rounds=1, noise_multiplier=1.0, clip_bound=l1(1.0), learning_rate=0.1), "hides an l2 change"),
     ],

@@ -145,14 +145,16 @@ def no_values_in_errors(X: Any, name: str = "X") -> Iterator[None]:
     """Replace errors of scikit-learn and NumPy that quote values, which may be private."""
     try:
         yield
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         message = str(error)
         if "Expected 2D array" in message:
             shape = f"{getattr(X, 'ndim', 'no')} dimensions"
-            raise InputError(f"{name} has {shape}, but it is a table: reshape(-1, 1) makes a column of it.") from None
+            raise InputError(
+                f"Expected 2D array: {name} has {shape}. Reshape your data: reshape(-1, 1) makes a column."
+            ) from None
         if "Complex data" in message:
-            raise InputError(f"{name} holds complex numbers, but a linear model needs real ones.") from None
-        if "could not convert" not in message and "must be a string or a real number" not in message:
+            raise InputError(f"Complex data not supported: {name} holds complex numbers.") from None
+        if "could not convert" not in message:
             raise
         named = [str(column) for column, kind in getattr(X, "dtypes", {}).items() if kind.kind not in "biuf"]
         where = f"columns {', '.join(named)} of {name} hold" if named else f"{name} holds"

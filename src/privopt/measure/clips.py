@@ -110,6 +110,9 @@ class _Fixed(dict[str, float]):
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise CompositionError("the bounds of a clip do not change: make another clip.")
 
+    def __reduce__(self) -> Any:
+        return _Fixed, (dict(self),)
+
     __setitem__ = __delitem__ = __ior__ = update = pop = popitem = clear = setdefault = _refuse
 
 

@@ -79,8 +79,6 @@ def epsilon(
         return 0.0
     if any(not _noise_multiplier(part) > 0 for part in parts):
         return math.inf
-    if accountant not in get_args(Accountant):
-        raise InputError(f"accountant is {accountant!r}; it is one of {', '.join(get_args(Accountant))}.")
     chosen = choose(event, neighbours, accountant)
     return _price(tuple(parts.items()), delta, neighbours, chosen, grid, coarser if chosen == "pld" else 1.0)
 
@@ -103,6 +101,8 @@ def _price(
 
 def choose(event: DpEvent, neighbours: Neighbours, accountant: Accountant = "auto") -> Literal["pld", "rdp"]:
     """Choose the accountant that prices the event. If the requested one cannot, the error names one that can."""
+    if accountant not in get_args(Accountant):
+        raise InputError(f"accountant is {accountant!r}; it is one of {', '.join(get_args(Accountant))}.")
     obstacles = {
         name: [part for part, _ in atoms(event) if not can(part, neighbours)]
         for name, can in (("pld", _pld_supports), ("rdp", _rdp_supports))
