@@ -56,7 +56,7 @@ DRAWN = {  # by these names, and by no others
     "perexample/networks/chunked.py": {"randint"},  # the seed of dropout
     "nets/probes.py": {"rand", "randn", "Generator"},  # made-up examples
     "nets/data.py": {"Generator"},
-    "nets/facts.py": {"Generator"},
+    "nets/facts.py": {"randn", "Generator"},  # made-up moves of parameters
     "cli/sample.py": {"random"},  # a made-up table
     "nets/mlp.py": {"integers", "Generator"},  # the seed of the start, and made-up rows
 }
