@@ -71,6 +71,7 @@ def defaults(problem: Problem, noise_multiplier: float) -> Arguments:
         "regularizer": problem.regularizer,
         "public": problem.side.public,
         "public_learning_rate": problem.loss.reach / (problem.row_norm * public_steps),
+        **({"stability": problem.side.stability} if problem.model == "network" else {}),  # unseen parameters stay where they are
         **default_steps("momentum", problem, noise_multiplier, rounds),
     }
 
