@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from privopt.measure.clips import Clip, automatic, l1, l2, l2_moved, per_layer
+from privopt.measure.clips import LEAST, Clip, automatic, l1, l2, l2_moved, per_layer
 from privopt.perexample.networks import TorchGrads, TorchOracle
 from privopt.perexample.networks.examples import rows_of
 from privopt.perexample.networks.factors import cancellation, factor, outer
@@ -427,7 +427,7 @@ class _Check:
 
 def _typical(norms: Tensor, times: float) -> float:
     """A bound: so many times the median."""
-    return max(times * float(norms.median()), SMALLEST)
+    return max(times * float(norms.median()), SMALLEST, LEAST)
 
 
 def _close(found: Tensor, wanted: Tensor, allowed: Tensor, what: str) -> None:

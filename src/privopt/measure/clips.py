@@ -19,7 +19,7 @@ from privopt.needs import PREVIOUS_ITERATE, Needs, Offer, OracleNeed
 from privopt.perexample.grads import Array, ClipFactors, LayerFactors
 from privopt.state import PublicState
 
-LEAST = 1e-12  # a bound that is shorter is lost in the rounding of norms, which are sums of squares
+LEAST = 1e-15  # a bound that is shorter is lost in the rounding of norms, which are sums of squares
 
 
 class Clip(ClipFactors, Protocol):
