@@ -4,6 +4,7 @@ BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_CACHE_DIR := 1
 export PRIVOPT_DATA ?=
+unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes, which would all compile the same
 
 .PHONY: run test setup check docs bench mutants clean
 
@@ -45,7 +46,7 @@ clean:  ## remove everything that the other targets made
 .venv/ready: .venv/run
 	@echo "Adding torch and the developers' tools to .venv (the first time takes a minute or two) ..."
 	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --group dev --editable '.[parquet,demo,torch]'
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --group dev --editable '.[parquet,demo,torch,federated]'
 	@touch $@
 
 .venv/docs: .venv/ready

@@ -1,4 +1,4 @@
-"""Settings of every test and doctest: the same entropy each time, and torch, which is an extra, only where it is installed."""
+"""Settings of every test and doctest: the same entropy each time; torch and Flower, which are extras, only where installed."""
 
 import random
 import secrets
@@ -13,10 +13,16 @@ WITH_TORCH = [
     "src/privopt/numba_cache.py",
     "src/privopt/measure/randomness/keyed_normal.py",
     "src/privopt/measure/randomness/torch_noise.py",
-    "src/privopt/runs/network.py",
 ]
 
-collect_ignore_glob = [] if find_spec("torch") else WITH_TORCH
+WITH_FLOWER = [
+    *(f"src/privopt/federated/{name}.py" for name in ("flower_*", "strategy", "mods", "arrays")),
+    "src/privopt/runs/server_app.py",
+    "src/privopt/runs/client_app.py",
+    "tests/federated/in_process.py",
+]
+
+collect_ignore_glob = [*([] if find_spec("torch") else WITH_TORCH), *([] if find_spec("flwr") else WITH_FLOWER)]
 
 
 @pytest.fixture(autouse=True)

@@ -115,8 +115,11 @@ class Checkpoint:
         size = float(np.nan_to_num(np.abs(saved), posinf=0.0).max(initial=0.0))
         return len(saved) == len(self._answers) and np.allclose(self._answers, saved, CLOSE, 1e-6 * size, equal_nan=True)
 
-    def save(self, progress: Progress) -> None:
-        """Replace what was saved before. The start (round 0) is kept beside it: all of the run can be replayed from there."""
+    def save(self, progress: Progress, *, keep_start: bool = True) -> None:
+        """Replace what was saved before. The start (round 0) is kept beside it: all of the run can be replayed from there.
+
+        Without `keep_start` it cannot: for runs whose iterates are shown before they end.
+        """
         arrays = {f"{part}.{name}": _array(value) for part, state in progress.parts.items() for name, value in state.items()}
         where = {"round": progress.round_, "run": progress.run, "first": progress.first}
         meta = {**where, "built": self.built, "generator": randomness.save_state(progress.rng), **self._query()}
@@ -124,8 +127,10 @@ class Checkpoint:
         np.savez(buffer, allow_pickle=False, meta=np.array(json.dumps(meta)), **arrays)
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(self.folder / (PROGRESS if progress.round_ else START), _sealed(buffer.getvalue()), private=True)
-        if not progress.round_:
-            sync_directory(self.folder)  # before anything is charged, as in `begin`
+        if not progress.round_ or not keep_start:
+            sync_directory(self.folder)  # before anything is charged, as in `begin`, or shown
+        if progress.round_ and not keep_start:
+            (self.folder / START).unlink(missing_ok=True)
 
     def load(self) -> Progress | None:
         """What was saved last, if anything was."""

@@ -30,6 +30,18 @@ class Diverged(PrivoptError):
     """Training ended, and was paid for, but what it would release is not finite."""
 
 
+class RankFailed(PrivoptError):
+    """A process of a torchrun job ended, hung, failed or disagrees, so the job cannot go on; it can be started again."""
+
+
+class PartFailed(RankFailed):
+    """A process of a torchrun job that still answers could not compute its part."""
+
+
+class NodesMissing(PrivoptError):
+    """Nodes of a federation did not come; the run can be started again."""
+
+
 class InputError(PrivoptError):
     """Data or settings that cannot be used as they are."""
 

@@ -1,5 +1,11 @@
 """Escaping of untrusted text (names of columns and files, classes, settings) for a terminal and for one line."""
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
 
 def printable(text: str) -> str:
     r"""Escape control characters, line ends, lone surrogates and other invisible characters.
@@ -14,3 +20,17 @@ def printable(text: str) -> str:
 
 def _escape(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
+
+
+def plain(text: object) -> "Text":
+    """Text from outside, line by line, for rich to print as it is."""
+    from rich.text import Text
+
+    return Text("\n".join(map(printable, str(text).split("\n"))))
+
+
+def say(console: "Console", text: object, *, before: str = "") -> None:
+    """Print text on one line, after words with markup."""
+    from rich.text import Text
+
+    console.print(Text.assemble(Text.from_markup(before), printable(str(text))), soft_wrap=True, highlight=False)

@@ -29,6 +29,7 @@ SCALE = Need(
     "fixed_scale, public_rms, public_sum, public_moments and delayed_preconditioner know one; gradient() needs none.",
 )
 MOMENTUM = Need("a public momentum", "public_moments knows one; preconditioned_gradient() of weight 1 needs none.")
+EARLIER_BOUND = Need("the clip bound of the round before", "privopt.run keeps it; a training loop of your own does not.")
 EVERY_ROUND = Need("every round for one measurement", "Its first round pays for all of them: use always(…).")
 
 
@@ -40,6 +41,9 @@ class Offer:
     dimension: int | None = None  # parameters; None: as many as the start has
     layers: tuple[str, ...] = ("",)  # names; a model without named layers is one layer
     losses: bool = False
+    gradients: bool = True  # of each row
+    changes: bool = False  # of the model, by the users of a federation
+    counts: bool = True  # of vectors within a bound
     lipschitz: float = math.inf  # of every example that there could be
     smoothness: float = math.inf
 
@@ -47,9 +51,12 @@ class Offer:
     def of(cls, oracle: Any) -> "Offer":
         """By the oracle's attributes; no example is read."""
         given = {
-            name: getattr(oracle, name) for name in ("dimension", "layers", "lipschitz", "smoothness") if hasattr(oracle, name)
+            name: getattr(oracle, name)
+            for name in ("dimension", "layers", "lipschitz", "smoothness", "counts")
+            if hasattr(oracle, name)
         }
-        return cls(oracle.size, losses=hasattr(oracle, "losses"), **given)
+        federated = hasattr(oracle, "changes")
+        return cls(oracle.size, losses=hasattr(oracle, "losses"), gradients=not federated, changes=federated, **given)
 
 
 class OracleNeed(ABC):
@@ -61,6 +68,39 @@ class OracleNeed(ABC):
 
 
 Needs = frozenset[Need | OracleNeed]
+
+
+@dataclass(frozen=True)
+class _Rows(OracleNeed):
+    """The gradient of each row."""
+
+    def missing(self, offer: Offer) -> str | None:
+        if offer.gradients:
+            return None
+        return "gradients of single rows do not leave the nodes of a federation. Use client_update(…), as dp-fedavg does."
+
+
+@dataclass(frozen=True)
+class _Users(OracleNeed):
+    """Users who train a model by themselves."""
+
+    def missing(self, offer: Offer) -> str | None:
+        if offer.changes:
+            return None
+        return "client_update(…) asks the users of a federation, but this oracle has rows. Use gradient(), as dp-sgd does."
+
+
+@dataclass(frozen=True)
+class _Counts(OracleNeed):
+    """How many vectors are within a bound."""
+
+    def missing(self, offer: Offer) -> str | None:
+        if offer.counts:
+            return None
+        return "an adaptive clip counts short vectors, which the processes of a torchrun job do not. Use a fixed clip."
+
+
+ROW_GRADIENTS, USER_CHANGES, COUNTS = _Rows(), _Users(), _Counts()
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,17 @@ from privopt.errors import CompositionError
 from privopt.measure.measurement import Measurement, Measuring
 from privopt.measure.randomness import Rng
 from privopt.measure.samplers import disjoint_batches
-from privopt.needs import EVERY_ROUND, PREVIOUS_ITERATE, Needs, Offer, check_oracle, check_slots, needs_of, offers_of
+from privopt.needs import (
+    EARLIER_BOUND,
+    EVERY_ROUND,
+    PREVIOUS_ITERATE,
+    Needs,
+    Offer,
+    check_oracle,
+    check_slots,
+    needs_of,
+    offers_of,
+)
 from privopt.postprocess.estimates import Estimate, newest_answer
 from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import ReleaseRule, last, random_round
@@ -126,7 +136,7 @@ class Recipe:
             raise CompositionError(f"random_round has {len(weights)} weights, but it needs {self.rounds}: one for each round.")
         _check_epochs(self.measurements)
         alone = {EVERY_ROUND} if len(self.measurements) == 1 else set()
-        check_slots(self.needs, offers_of(self.side) | {PREVIOUS_ITERATE} | alone, "this recipe")
+        check_slots(self.needs, offers_of(self.side) | {PREVIOUS_ITERATE, EARLIER_BOUND} | alone, "this recipe")
 
     @cached_property
     def measurements(self) -> tuple[Measuring, ...]:

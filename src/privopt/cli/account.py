@@ -3,18 +3,20 @@
 import json
 import math
 import reprlib
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from privopt.errors import InputError
 from privopt.limits import MOST_EXAMPLES, MOST_ROUNDS
-from privopt.privacy.budget import RELATIONS, Budget, Neighbours, cautions, default_delta
+from privopt.privacy.budget import Budget, Neighbours, cautions, default_delta, describe_neighbours
 
 if TYPE_CHECKING:
     from privopt.privacy.events import DpEvent
 
 Sampling = Literal["poisson", "fixed-size", "full-batch"]
+Accountant = Literal["auto", "pld", "rdp"]
 
 
 def account(
@@ -58,7 +60,7 @@ def account(
         ),
     ] = "poisson",
     accountant: Annotated[
-        Literal["auto", "pld", "rdp"],
+        Accountant,
         typer.Option(help="How ε is computed: pld is tightest, rdp also covers fixed-size batches, auto picks."),
     ] = "auto",
     grid: Annotated[
@@ -78,26 +80,14 @@ def account(
     batch = _checked_batch(n, batch, sampling)
     rounds = _checked_rounds(n, batch, rounds, epochs)
     delta = checked_delta(n, delta)
-    if (noise is None) == (epsilon is None):
-        raise InputError("give either --noise, to learn ε, or --epsilon, to learn the noise.")
-    if grid is not None and noise is None:
-        raise InputError("--grid prices a given --noise; with --epsilon the grid is chosen automatically. Leave it out.")
-    for option, value in (("--noise", noise), ("--epsilon", epsilon), ("--grid", grid)):
-        if value is not None:
-            check_positive(option, value)
-
-    from privopt.privacy.accountants import choose
-    from privopt.privacy.accountants import epsilon as price
-    from privopt.privacy.calibration import calibrate
-    from privopt.privacy.events import describe, to_json
-
+    _check_noise(noise, epsilon, grid)
+    build = partial(event, sampling, n, batch, rounds)
     if epsilon is not None:
-        budget = Budget(epsilon, delta, neighbours)
-        noise = calibrate(lambda z: event(sampling, n, batch, rounds, z), budget, accountant=accountant)
+        from privopt.privacy.calibration import calibrate
+
+        noise = calibrate(build, Budget(epsilon, delta, neighbours), accountant=accountant)
     assert noise is not None
-    planned = event(sampling, n, batch, rounds, noise)
-    chosen = choose(planned, neighbours, accountant)
-    spent = price(planned, delta, neighbours, accountant=chosen, grid=grid)
+    spent, priced = _price(build(noise), delta, neighbours, accountant, grid)
     result: dict[str, Any] = {
         "epsilon": spent if math.isfinite(spent) else None,
         "delta": delta,
@@ -108,19 +98,39 @@ def account(
         "batch": batch,
         "sampling": sampling,
         "neighbours": neighbours,
-        "accountant": chosen,
-        "event": to_json(planned),
-        "description": describe(planned),
+        **priced,
         "reading": reading(spent, delta, neighbours),
         "warnings": cautions(delta, n),
+        **({} if epsilon is None else {"budget": epsilon}),
     }
-    if epsilon is not None:
-        result["budget"] = epsilon
     if as_json:
         typer.echo(json.dumps(result, indent=2))
     else:
         _show(result)
     show_cautions(result["warnings"])
+
+
+def _check_noise(noise: float | None, epsilon: float | None, grid: float | None) -> None:
+    """Validate what is given, the noise or the budget, and the grid."""
+    if (noise is None) == (epsilon is None):
+        raise InputError("give either --noise, to learn ε, or --epsilon, to learn the noise.")
+    if grid is not None and noise is None:
+        raise InputError("--grid prices a given --noise; with --epsilon the grid is chosen automatically. Leave it out.")
+    for option, value in (("--noise", noise), ("--epsilon", epsilon), ("--grid", grid)):
+        if value is not None:
+            check_positive(option, value)
+
+
+def _price(
+    planned: "DpEvent", delta: float, neighbours: Neighbours, accountant: Accountant, grid: float | None
+) -> tuple[float, dict[str, Any]]:
+    """The ε of an event, and by which accountant, for the result."""
+    from privopt.privacy.accountants import choose, epsilon
+    from privopt.privacy.events import describe, to_json
+
+    chosen = choose(planned, neighbours, accountant)
+    spent = epsilon(planned, delta, neighbours, accountant=chosen, grid=grid)
+    return spent, {"accountant": chosen, "event": to_json(planned), "description": describe(planned)}
 
 
 def event(sampling: Sampling, n: int, batch: int, rounds: int, noise: float) -> "DpEvent":
@@ -205,7 +215,7 @@ def _show(result: dict[str, Any]) -> None:
         ("δ", f"{result['delta']:g}"),
         ("noise", f"{result['noise_multiplier']:.6g} × the clip bound"),
         ("rounds", f"{result['rounds']} ({passes})"),
-        ("neighbours", RELATIONS[result["neighbours"]]),
+        ("neighbours", describe_neighbours(result["neighbours"])),
         ("event", result["description"]),
         ("accountant", accountant),
     ):

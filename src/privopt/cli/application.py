@@ -12,16 +12,14 @@ from rich.console import Console
 from privopt import __version__
 from privopt.cli.account import account
 from privopt.cli.bounds import bounds
-from privopt.cli.demo import demo
-from privopt.cli.methods import methods
-from privopt.cli.plan import plan
+from privopt.cli.demo import demo, sample
+from privopt.cli.federate import federate
+from privopt.cli.plan import methods, plan
 from privopt.cli.predict import predict
-from privopt.cli.sample import sample
 from privopt.cli.show import show
-from privopt.cli.terminal import say
 from privopt.cli.train import train
 from privopt.errors import PrivoptError, PrivoptWarning
-from privopt.escaping import printable
+from privopt.escaping import printable, say
 
 WRONG_USAGE: Any = typer.BadParameter.__base__  # click's UsageError, wherever typer keeps it
 
@@ -45,6 +43,7 @@ class _Group(typer.core.TyperGroup):
     """Errors end with one line on standard error and exit code 2, never with a traceback, which may quote a value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta["privopt arguments"] = list(args)  # with which --nproc starts other processes
         try:
             return super().parse_args(ctx, args)
         except WRONG_USAGE as error:
@@ -117,7 +116,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for command in (train, predict, show, account, plan, bounds, methods, sample, demo):
+for command in (train, federate, predict, show, account, plan, bounds, methods, sample, demo):
     app.command()(command)
 
 

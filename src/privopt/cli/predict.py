@@ -33,8 +33,7 @@ def predict(
 
     from privopt import datasets
     from privopt.checkpoint import write_atomically
-    from privopt.cli.terminal import say
-    from privopt.escaping import printable
+    from privopt.escaping import printable, say
     from privopt.runs.folder import RunFolder
 
     if out is not None and (out.resolve() == file.resolve() or out.resolve().is_relative_to(run.resolve())):

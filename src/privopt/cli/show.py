@@ -48,7 +48,7 @@ def shown(console: "Console", folder: "RunFolder") -> None:
     """Print it."""
     from rich.panel import Panel
 
-    from privopt.cli.terminal import plain, say
+    from privopt.escaping import plain, say
 
     if (failure := folder.failure) is not None:
         say(console, f"Ended without a model: {failure}")
@@ -59,7 +59,7 @@ def shown(console: "Console", folder: "RunFolder") -> None:
     if not folder.finished:
         of = f" of {budget.epsilon:.4g}" if budget is not None else ", without privacy,"
         held = f"ε = {spent:.4g}{of} is spent" if ledger.entries else "nothing is spent yet"
-        say(console, f"privopt train --resume {folder.path}", before=f"Unfinished: {held}. Go on: ")
+        say(console, f"privopt {folder.command} --resume {folder.path}", before=f"Unfinished: {held}. Go on: ")
         return
     statement = _check(folder, ledger)
     console.print(Panel(plain(statement.text()), title="Privacy statement", expand=False))

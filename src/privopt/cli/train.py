@@ -6,12 +6,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from privopt.errors import InputError
 from privopt.privacy.budget import Neighbours
+
+if TYPE_CHECKING:
+    from privopt.runs.request import Request
 
 
 def train(
@@ -73,6 +76,10 @@ def train(
     clip_bound: Annotated[float | None, typer.Option(help="How far one row can pull a step.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Step size.")] = None,
     alpha: Annotated[float, typer.Option(help="Strength of ridge regularisation.")] = 0.0,
+    nproc: Annotated[
+        int | None,
+        typer.Option(help="Processes of this machine that train a network together, started by torchrun. The guarantee stays."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder to make. Default: runs/NAME-DATE.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder, within its budget.")] = None,
     seed: Annotated[
@@ -87,23 +94,18 @@ def train(
     The run folder holds the model, the privacy statement and the ledger of what was spent. A run that is killed goes on
     with --resume, without spending more.
     """
-    from rich.console import Console
-
     from privopt import datasets
-    from privopt.cli.show import shown
-    from privopt.progress import Bar
-    from privopt.runs import execution as runs
+    from privopt.cli.processes import resumed_processes
     from privopt.runs.request import Request
     from privopt.training.settings import Settings
 
-    console = Console()
     sys.path.insert(0, "")  # --method module:name finds modules of the current folder, as `python -m` does
     if resume is not None:
-        if any(_said(context, name) for name in context.params if name != "resume"):
-            raise InputError("--resume goes on with the run as it was asked for: leave FILE and the other options out.")
-        with _kept(resume), Bar(console, "training") as bar:
-            folder = runs.resume(resume, bar)
-        shown(console, folder)
+        if any(given(context, name) for name in context.params if name not in ("resume", "nproc")):
+            raise InputError(
+                "--resume goes on with the run as it was asked for: leave FILE and the other options out (but for --nproc)."
+            )
+        _run(context, None, resume, resumed_processes(resume, nproc), [])
         return
     if file is None:
         raise InputError("no file to train on. For example: privopt train patients.csv --target readmitted --epsilon 1")
@@ -125,20 +127,39 @@ def train(
             learning_rate=learning_rate,
             bounds=row_norm,
             alpha=alpha,
-            options=dict(map(_option, option or [])),
+            options=dict(map(parse_option, option or [])),
         ),
         schema=None if schema is None else datasets.load(schema),
         public=public,
         seed=seed,
+        processes=nproc,
     )
+    if nproc is not None and not request.hidden:
+        raise InputError("--nproc is for networks, such as --model mlp:128,128: a linear model trains in one process.")
     place = out or Path("runs") / f"{file.name.split('.')[0]}-{time.strftime('%Y%m%d-%H%M%S')}"
-    with _kept(place), Bar(console, "training") as bar:
-        folder = runs.start(request, place, bar)
+    _run(context, request, place, nproc, [] if out else ["--out", str(place)])
+
+
+def _run(context: typer.Context, request: "Request | None", place: Path, nproc: int | None, more: list[str]) -> None:
+    """Start a run in this folder, or go on with the one that is there, and show what came of it.
+
+    With `nproc`, this process starts so many others, which are given `more` options.
+    """
+    from rich.console import Console
+
+    from privopt.cli.processes import processes
+    from privopt.cli.show import shown
+    from privopt.progress import Bar
+    from privopt.runs import execution as runs
+
+    console = Console()
+    with kept(place), processes(context, nproc, more), Bar(console, "training") as bar:
+        folder = runs.resume(place, bar) if request is None else runs.start(request, place, bar)
     shown(console, folder)
 
 
 @contextmanager
-def _kept(place: Path) -> Iterator[None]:
+def kept(place: Path, command: str = "train") -> Iterator[None]:
     """Say how a run goes on that somebody stops, or that a full disk ends."""
     try:
         yield
@@ -146,20 +167,20 @@ def _kept(place: Path) -> Iterator[None]:
         if (place / "run.json").exists():
             from rich.console import Console
 
-            from privopt.cli.terminal import say
+            from privopt.escaping import say
 
-            message = f"What was paid for is kept. The run goes on, and pays nothing twice: privopt train --resume {place}"
+            message = f"What was paid for is kept. The run goes on, and pays nothing twice: privopt {command} --resume {place}"
             say(Console(stderr=True), message)
         raise
 
 
-def _said(context: typer.Context, name: str) -> bool:
+def given(context: typer.Context, name: str) -> bool:
     """Whether the user gave it, be it what it would be anyway."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
 
-def _option(text: str) -> tuple[str, Any]:
+def parse_option(text: str) -> tuple[str, Any]:
     """name=value, where the value is JSON (a number, true, a list), or else text."""
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():

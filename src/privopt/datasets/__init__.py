@@ -4,7 +4,6 @@
 a matrix whose entries lie in [−1, 1]. pandas is imported when a file is read, not before.
 """
 
-from privopt.datasets.columns import MISSING, as_written, codes, numbers, texts
 from privopt.datasets.encode import Encoding
 from privopt.datasets.readers import read
 from privopt.datasets.schema import (
@@ -16,9 +15,10 @@ from privopt.datasets.schema import (
     UnknownCategorical,
     UnknownNumeric,
     kinds,
+    listed_values,
     load,
 )
-from privopt.datasets.table import Table
+from privopt.datasets.table import MISSING, Table, as_written, codes, numbers, target_numbers, texts
 
 __all__ = [
     "MISSING",
@@ -34,8 +34,10 @@ __all__ = [
     "as_written",
     "codes",
     "kinds",
+    "listed_values",
     "load",
     "numbers",
     "read",
+    "target_numbers",
     "texts",
 ]

@@ -1,7 +1,8 @@
 """Encodings: a frame's columns as a matrix whose entries lie in [−1, 1].
 
 A numeric column with range [low, high] becomes clip((x − middle)/half, −1, 1); a categorical one becomes one indicator per
-listed value. Ranges and values are public, or were estimated privately: an encoding reveals nothing else about any row.
+listed value. Ranges and values are public, or were estimated privately: an encoding reveals nothing else about any row. Encoded
+rows are on a common scale already, so training scales them no further.
 """
 
 import math
@@ -14,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.datasets.columns import codes, numbers
 from privopt.datasets.schema import Categorical, Ignored, Kind, Numeric, shortened
+from privopt.datasets.table import codes, numbers
 from privopt.errors import InputError, PrivoptWarning
 from privopt.limits import MOST_COLUMNS
 
@@ -135,9 +136,11 @@ def _width(kind: Numeric | Categorical) -> int:
 
 def _scale(values: NDArray[np.float64], kind: Numeric) -> NDArray[np.float64]:
     """Scale values to [−1, 1]; a range of width 0 keeps the column's unit."""
-    middle, half = kind.low / 2 + kind.high / 2, (kind.high / 2 - kind.low / 2) or 1.0  # halves cannot overflow
+    from privopt.perexample.design import centre_and_scale
+
+    centre, scale = centre_and_scale(np.asarray(kind.low, dtype=float), np.asarray(kind.high, dtype=float), centred=True)
     with np.errstate(over="ignore"):
-        return np.clip((values - middle) / half, -1.0, 1.0)
+        return np.clip((values - centre) / (scale or 1.0), -1.0, 1.0)
 
 
 # ---------------------------------------------------------------- how rows are stored

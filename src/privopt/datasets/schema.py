@@ -19,8 +19,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from privopt.datasets.columns import category_text, list_names, suggest_names
-from privopt.datasets.files import read_json
+from privopt.datasets.readers import read_json
+from privopt.datasets.table import category_text, list_names, suggest_names
 from privopt.errors import InputError
 from privopt.limits import MOST_COLUMNS
 
@@ -145,6 +145,14 @@ def load(path: str | PathLike[str]) -> Schema:
         return Schema.from_json(value)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+
+
+def listed_values(schema: Schema | None, target: str | None) -> dict[str, tuple[str, ...]]:
+    """The values that the schema lists, by column."""
+    if schema is None:
+        return {}
+    listed = {name: kind.values for name, kind in schema.columns.items() if isinstance(kind, Categorical)}
+    return listed | ({target: schema.classes} if target is not None and schema.classes else {})
 
 
 def kinds(frame: "pd.DataFrame", schema: Schema | None = None) -> dict[str, Kind]:

@@ -1,6 +1,14 @@
-"""Tables: the content of a data file, before it is encoded."""
+"""Tables: the content of a data file before it is encoded, and the values and names of its columns.
 
-from collections.abc import Sequence
+Values are validated here, where they become numbers or categories. No error quotes one.
+"""
+
+import csv
+import difflib
+import io
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -8,13 +16,159 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.datasets.columns import suggest_names
 from privopt.errors import InputError
-from privopt.limits import MOST_COLUMNS
+from privopt.limits import MOST_COLUMNS, MOST_NAME_CHARACTERS, MOST_NAMED_COLUMNS
 
 if TYPE_CHECKING:
     import pandas as pd
     import scipy.sparse as sp
+
+
+# ---------------------------------------------------------------- columns
+
+
+IGNORE = 'or mark the column {"ignore": true} in the schema.'
+MISSING = "(missing)"  # the category of a missing value
+MOST_COMPARED = 1000  # how many names, and characters of each, are searched for one that was perhaps meant
+
+
+def numbers(column: "pd.Series[Any]", *, trained: bool = False) -> NDArray[np.float64]:
+    """Convert the column to finite floats. Errors suggest a schema, unless a model was `trained` already."""
+    import pandas as pd
+
+    kind = pd.api.types
+    if kind.is_datetime64_any_dtype(column) or kind.is_timedelta64_dtype(column) or kind.is_complex_dtype(column):
+        raise InputError(
+            f"column {column.name!r} is {column.dtype}, but a number is needed. Convert it "
+            + ("as for training." if trained else f"(for example to days since a public date), {IGNORE}")
+        )
+    try:
+        values = pd.to_numeric(column).to_numpy(dtype=np.float64, na_value=np.nan)
+    except (ValueError, TypeError, OverflowError):  # its message quotes a value
+        raise InputError(
+            f"column {column.name!r} is to be numeric, but holds text. Clean it"
+            + ("." if trained else ', list its categories as {"values": [...]} in the schema, or mark it {"ignore": true}.')
+        ) from None
+    if not np.isfinite(values).all():
+        raise InputError(
+            f"column {column.name!r} holds missing or infinite numbers. Fill them in "
+            + ("as for training, or leave these rows out." if trained else f"(with a public constant), {IGNORE}")
+        )
+    return values
+
+
+def texts(values: "pd.Series[Any] | NDArray[Any]") -> NDArray[np.object_]:
+    """Convert values to text: integers without a fraction, so that 1 and 1.0 are one category; a missing value is `MISSING`.
+
+    >>> texts(np.array([1.0, 2.5, np.nan])).tolist()
+    ['1', '2.5', '(missing)']
+    """
+    places, distinct = _distinct(values)
+    return np.array([*distinct, MISSING], dtype=object)[places]  # place −1, a missing value, is the last
+
+
+def codes(values: "pd.Series[Any] | NDArray[Any]", known: Sequence[str]) -> NDArray[np.int64]:
+    """The position of each value in `known`, or −1. Booleans match in upper and lower case: True is "true".
+
+    >>> codes(np.array(["yes", "no", "perhaps"]), ["no", "yes"]).tolist()
+    [1, 0, -1]
+    """
+    places, distinct = _distinct(values)
+    if str(values.dtype) in ("bool", "boolean"):
+        distinct, known = [value.casefold() for value in distinct], [value.casefold() for value in known]
+    position = {value: place for place, value in enumerate(known)}
+    lookup = np.array([position.get(value, -1) for value in [*distinct, MISSING]], dtype=np.int64)
+    return lookup[places]
+
+
+def category_text(value: object) -> str:
+    """Write a category as text."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def as_written(columns: Mapping[str, Sequence[str]]) -> list[str]:
+    """The columns that have to be read as text: some known value would be parsed as another, or as missing.
+
+    >>> as_written({"zip": ["01067", "80331"], "size": ["S", "M"], "stage": ["1", "2"], "pain": ["None", "Some"]})
+    ['zip', 'pain']
+    """
+    return [name for name, values in columns.items() if _numbers_change(values) or _some_are_missing(values)]
+
+
+def _numbers_change(values: Iterable[str]) -> bool:
+    for value in values:
+        try:
+            number = float(value)
+        except ValueError:
+            continue
+        if math.isnan(number) or category_text(number) != value:
+            return True
+    return False
+
+
+def _some_are_missing(values: Sequence[str]) -> bool:
+    import pandas as pd
+
+    file: Any = io.StringIO()
+    csv.writer(file).writerows([("value",), *((value,) for value in values)])
+    file.seek(0)
+    return bool(pd.read_csv(file, skip_blank_lines=False).isna().to_numpy().any())
+
+
+def suggest_names(name: str, known: Iterable[str]) -> str:
+    """Suggest the names that were perhaps meant, for the end of an error message."""
+    known = list(known)
+    compared = [other for other in known[:MOST_COMPARED] if max(len(name), len(other)) < MOST_COMPARED]
+    near = difflib.get_close_matches(name, compared, n=3, cutoff=0.5)
+    if near and not any(map(_is_number, known)):
+        return f"Closest: {', '.join(near)}."
+    return f"There are: {list_names(known)}."
+
+
+def list_names(names: Sequence[str]) -> str:
+    """List the first twenty names, for an error message."""
+    if any(map(_is_number, names)):
+        return "(not shown: some are numbers, as if the first row of data stood in the place of the names)"
+    return ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+
+
+def _is_number(name: str) -> bool:
+    try:
+        float(name)
+    except ValueError:
+        return False
+    return True
+
+
+def check_names(path: Path, names: Iterable[str]) -> None:
+    """Validate column names: not too many, not too long, no duplicates."""
+    counts = Counter(names)
+    if counts.total() > MOST_NAMED_COLUMNS:
+        raise InputError(
+            f"{path} has {counts.total()} columns, but at most {MOST_NAMED_COLUMNS} can have names. Use an npz or LIBSVM file."
+        )
+    if any(len(name) > MOST_NAME_CHARACTERS for name in counts):
+        raise InputError(
+            f"{path} has a column whose name is longer than {MOST_NAME_CHARACTERS} characters. Give it a shorter one."
+        )
+    if repeated := [name for name, count in counts.items() if count > 1]:
+        raise InputError(f"{path} names these columns more than once: {list_names(repeated)}. Give each its own name.")
+
+
+def _distinct(values: "pd.Series[Any] | NDArray[Any]") -> tuple[NDArray[np.intp], list[str]]:
+    """The distinct values as text, and each value's place among them: millions of rows have few categories."""
+    import pandas as pd
+
+    try:
+        places, distinct = pd.factorize(values)
+    except TypeError:
+        name = getattr(values, "name", "the target")
+        raise InputError(f"column {name!r} holds lists or other objects, which are no categories. Ignore it.") from None
+    return places, [category_text(value) for value in distinct.tolist()]
+
+
+# ---------------------------------------------------------------- tables
+
 
 BLOCK = 1 << 18  # entries to check at a time, without a copy of the matrix
 
@@ -124,3 +278,11 @@ def _first_not_finite(matrix: "NDArray[Any] | sp.csr_matrix") -> int | None:
         if not finite.all():
             return int(np.argmin(finite))
     return None
+
+
+def target_numbers(target: NDArray[Any]) -> NDArray[np.float64]:
+    """The target as numbers."""
+    try:
+        return np.asarray(target, dtype=float)
+    except ValueError:
+        raise InputError("the target holds text, so it cannot be regressed. Use --task classify.") from None

@@ -15,11 +15,13 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from privopt.errors import CompositionError
-from privopt.needs import PREVIOUS_ITERATE, Needs, Offer, OracleNeed
+from privopt.needs import COUNTS, EARLIER_BOUND, PREVIOUS_ITERATE, Needs, Offer, OracleNeed
 from privopt.perexample.grads import Array, ClipFactors, LayerFactors
 from privopt.state import PublicState
 
 LEAST = 1e-15  # a bound that is shorter is lost in the rounding of norms, which are sums of squares
+
+DRIFT = 1e6  # how far an adaptive bound moves from where it began
 
 
 class Clip(ClipFactors, Protocol):
@@ -220,9 +222,49 @@ class l2_moved:  # noqa: N801
         raise CompositionError("l2_moved bounds nothing before it is known how far the iterate moved: use .at(state).")
 
 
+@dataclass(frozen=True)
+class adaptive:  # noqa: N801
+    """Clip to an l2 bound that follows a quantile of the vectors' norms. Andrew, Thakkar, McMahan, Ramaswamy (NeurIPS 2021).
+
+    After a round with the bound C, a noisy count says which share b of the drawn examples had a norm of at most C, and the next
+    bound is C · exp(−rate · (b − quantile)). The count takes `share` of what the round costs (`Measurement` divides the noise),
+    so the round costs what it would with a bound that is fixed.
+
+    **Guarantee** as `l2`, with the bound of the round: it depends on answers that are private already.
+
+    >>> [round(adaptive(1.0).next_bound(2.0, within), 3) for within in (1.0, 0.0)]  # half of them should be within
+    [1.81, 2.21]
+    """
+
+    bound: float  # of the first round
+    quantile: float = 0.5
+    rate: float = 0.2
+    share: float = 0.02
+    order: ClassVar[Literal[1, 2]] = 2
+    needs: ClassVar[Needs] = frozenset({EARLIER_BOUND, COUNTS})
+
+    def __post_init__(self) -> None:
+        _check(self.bound)
+        if not (self.bound > 0 and 0 < self.quantile < 1 and 0 < self.rate < math.inf and 0 < self.share < 1):
+            raise CompositionError(
+                f"{self}: bound and rate are finite numbers > 0; quantile and share lie between 0 and 1, which they are not."
+            )
+
+    def at(self, state: PublicState) -> l2:
+        return l2(self.bound)  # of the first round; later ones are kept by the measurement
+
+    def next_bound(self, bound: float, within: float) -> float:
+        """The bound after a round with this bound, given the noisy share of vectors within it; at most 10⁶ times the first."""
+        moved = bound * math.exp(-self.rate * (min(max(within, 0.0), 1.0) - self.quantile))
+        return min(max(moved, self.bound / DRIFT, LEAST), self.bound * DRIFT)
+
+    def factors(self, norms: Array, weight: float = 1.0) -> Array:
+        raise CompositionError("adaptive bounds nothing before its round is known: use .at(state).")
+
+
 def check_factors(clip: Clip) -> None:
     """Try a clip of the user's own on vectors of many lengths: none may come out longer than its bound."""
-    if isinstance(clip, l1 | l2 | automatic | per_layer | l2_moved):
+    if type(clip) in (l1, l2, automatic, per_layer, l2_moved, adaptive):
         return
     bound, norms = clip.bound, np.concatenate([[0.0], np.logspace(-12, 12, 97)])
     if not isinstance(bound, Real) or not 0 <= float(bound) < math.inf:

@@ -1,18 +1,26 @@
-"""Measurements: sampler × clipped queries × mechanism. What leaves one is private."""
+"""Measurements: sampler × clipped queries × mechanism. What leaves one is private.
+
+An open round is a measurement whose batch is processed in pieces, for a training loop of the user's own.
+"""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from privopt.errors import CompositionError
-from privopt.measure.mechanisms import Independent, Mechanism
+from privopt.measure.clips import adaptive, l2
+from privopt.measure.mechanisms import Independent, Mechanism, gaussian
 from privopt.measure.queries import Term
 from privopt.measure.randomness import Rng, Sum
 from privopt.measure.samplers import Sampler, full_batch
-from privopt.measure.units import Unit, each_row
-from privopt.needs import EVERY_ROUND, Needs, needs_of
+from privopt.measure.units import Unit, each_row, each_user
+from privopt.needs import EVERY_ROUND, USER_CHANGES, Needs, needs_of
 from privopt.perexample.grads import Array, Oracle, PerExampleGrads, Rows
+from privopt.privacy.budget import UNITS
 from privopt.privacy.events import DpEvent
 from privopt.state import PublicState
 
@@ -75,6 +83,16 @@ class Measurement:
                 raise CompositionError(
                     f"{kind} hides an l{self.mechanism.order} change, but the clip bounds l{term.clip.order}. Use {fit}."
                 )
+            unit: Unit = getattr(term.query, "unit", each_row())
+            if unit != self.unit:
+                raise CompositionError(
+                    f"{type(term.query).__name__} gives a vector for {UNITS[unit.name]}, but the unit of the "
+                    f"measurement is {self.unit}: what is clipped is what is protected. Use unit={unit}."
+                )
+            if unit == each_user() and USER_CHANGES not in needs_of(term.query):
+                raise CompositionError(f"{type(term.query).__name__} asks rows, so it protects no user. Use client_update(…).")
+            if isinstance(term.clip, adaptive) and not (len(self.terms) == 1 and isinstance(self.mechanism, gaussian)):
+                raise CompositionError("an adaptive clip shares Gaussian noise with one query. Use gaussian, or l2 with others.")
         if not self._independent and not (isinstance(self.sampler, full_batch) and math.isfinite(self.bound)):
             raise CompositionError(
                 f"the noise of {type(self.mechanism).__name__} is correlated across rounds, so it hides the same change of every "
@@ -101,6 +119,8 @@ class Measurement:
     def measure(self, oracle: Oracle, at: PublicState, round_: int, rng: Rng, carry: Carry = {}) -> Noisy:  # noqa: B006
         """Draw rows, query, clip, sum, and add noise."""
         rows = self.sampler.draw(oracle.size, round_, rng)
+        if isinstance(self.terms[0].clip, adaptive):
+            return self._measure_adaptively(self.terms[0].clip, oracle, rows, at, round_, rng, carry)
         terms = [term.at(at) for term in self.terms]
         expected = self.sampler.expected(oracle.size)
         bound = sum(term.bound for term in terms) if self._independent else self.bound  # correlated noise has one scale
@@ -114,6 +134,27 @@ class Measurement:
             return out
 
         return hidden(mean)
+
+    def _measure_adaptively(
+        self, clip: adaptive, oracle: Oracle, rows: Rows, at: PublicState, round_: int, rng: Rng, carry: Carry
+    ) -> Noisy:
+        """Measure the mean, and the share of vectors within the bound, which decides the next bound.
+
+        **Guarantee** What the round would cost with a fixed bound. An example's vector v has ‖v‖ ≤ C, and its count c is ½ if v
+        was within the bound and −½ if not. The mean is released with noise of multiplier z₁ = z/√(1 − p) and the count with
+        deviation z₂ = z/(2√p), where p is the clip's `share`. In units of their noise one example moves both together by at
+        most √(1/z₁² + (½/z₂)²) = 1/z: one Gaussian(z), of one draw of rows.
+        """
+        assert isinstance(self.mechanism, gaussian)
+        noise, expected, term = self.mechanism.noise_multiplier, self.sampler.expected(oracle.size), self.terms[0]
+        bound = float(carry.get("clip_bound", clip.bound))
+        fixed, drawn = l2(bound), oracle.size if rows is None else len(rows)
+        hide = gaussian(noise / math.sqrt(1 - clip.share)).begin(at.current, abs(term.weight) * bound / expected, rng)
+        vectors: Any = term.query(oracle, rows, at)
+        value = hide(lambda out: vectors.clipped_sum(fixed, term.weight / expected, out))
+        count = np.array([vectors.count_within(bound) - drawn / 2])
+        noisy = float(gaussian(noise / math.sqrt(clip.share)).release(count, 0.5, rng)[0])
+        return Noisy(value, self.event(round_), {"clip_bound": clip.next_bound(bound, noisy / expected + 0.5)})
 
     def begin(self, like: Array, bound: float, round_: int, rng: Rng, carry: Carry = {}) -> Callable[[Sum], Noisy]:  # noqa: B006
         """Start drawing the noise of a round; the function that is returned adds the mean, which one example moves by `bound`."""
@@ -141,3 +182,66 @@ class _Once:
                 return grads
         self._visited.append((parameters, rows, self._oracle(parameters, rows)))
         return self._visited[-1][2]
+
+
+# ---------------------------------------------------------------- open rounds
+
+
+CLOSED = "this round is closed: it has answered, or the sum of one of its pieces failed. A round answers once; begin the next."
+
+
+class RoundInPieces(Protocol):
+    """A round whose pieces are added one by one, and which then answers once."""
+
+    parts: Sequence[NDArray[Any]]  # the rows of each piece
+    places: Sequence[int]  # a number for each piece, of which its random numbers are made
+
+    def add(self, place: int, grads: PerExampleGrads) -> None:
+        """Clip the vectors of the part in this place and add them; parts are added in order."""
+        ...
+
+    def finish(self) -> Noisy:
+        """Hide the mean, once."""
+        ...
+
+
+class OpenRound:
+    """One round: rows are drawn once, each piece's clipped vectors are added, and their mean is hidden at the end.
+
+    **Guarantee** That of the measurement, whatever fails: a piece is used up before its sum is computed, so it counts at most
+    once; a round with a sum that failed stays closed; the answer is drawn once. A round without rows is hidden like any other.
+    """
+
+    def __init__(self, measurement: Measurement, size: int, round_: int, rng: Rng, zero: Array, most: int) -> None:
+        if len(measurement.terms) != 1:
+            raise CompositionError("a round in pieces has one clipped query.")
+        self._term, self._expected = measurement.terms[0], measurement.sampler.expected(size)
+        self._mean: Array | None = zero  # None: the round is closed
+        rows = measurement.sampler.draw(size, round_, rng)
+        self._hidden = measurement.begin(zero, measurement.bound / self._expected, round_, rng)
+        self.rows = np.arange(size) if rows is None else rows
+        self.parts: Sequence[NDArray[Any]] = [self.rows[start : start + most] for start in range(0, len(self.rows), most)]
+        self.places: Sequence[int] = range(len(self.parts))
+        self._added = 0  # how many parts
+
+    def add(self, place: int, grads: PerExampleGrads) -> None:
+        """Clip the vectors of the part in this place and add them; parts are added in order."""
+        if place != self._added or place >= len(self.parts):
+            raise CompositionError(f"piece {place + 1} of {len(self.parts)} is not the next one: each counts once, in order.")
+        mean = self._take_mean()
+        self._added += 1
+        self._mean = grads.clipped_sum(self._term.clip, self._term.weight / self._expected, mean)
+
+    def finish(self) -> Noisy:
+        """Hide the mean, once."""
+        if self._added < len(self.parts):
+            raise CompositionError(f"{self._added} of {len(self.parts)} pieces were added: a round is answered when all were.")
+        mean = self._take_mean()
+        return self._hidden(lambda out: mean if out is None else out + mean)
+
+    def _take_mean(self) -> Array:
+        """Take the mean so far; the round is closed until it is put back."""
+        mean, self._mean = self._mean, None
+        if mean is None:
+            raise CompositionError(CLOSED)
+        return mean

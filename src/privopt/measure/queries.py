@@ -2,17 +2,19 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from privopt.errors import CompositionError
 from privopt.measure.clips import Clip, check_factors
-from privopt.needs import MOMENTUM, PREVIOUS_ITERATE, SCALE, Needs, needs_of
+from privopt.measure.units import Unit, each_row, each_user
+from privopt.needs import MOMENTUM, PREVIOUS_ITERATE, ROW_GRADIENTS, SCALE, USER_CHANGES, Needs, needs_of
 from privopt.perexample.grads import Oracle, PerExampleVectors, Rows
+from privopt.perexample.user_vectors import LocalSteps
 from privopt.state import PublicState
 
 
 class Query(Protocol):
-    """What is asked of each example. What it needs beside their gradients, it declares: `privopt.needs`."""
+    """What is asked of each example, or of each user. What it needs, it declares: `privopt.needs`."""
 
     def __call__(self, oracle: Oracle, rows: Rows, at: PublicState) -> PerExampleVectors:
         """The vectors of these rows."""
@@ -58,6 +60,8 @@ class Term:
 
 
 class _Clippable:
+    unit: ClassVar[Unit] = each_row()  # whose vector it is
+
     def __matmul__(self, clip: Clip) -> Term:
         return Term(1.0, self, clip)  # type: ignore[arg-type]  # the kinds below are queries
 
@@ -71,6 +75,8 @@ class gradient(_Clippable):  # noqa: N801  # a constructor that reads as a phras
     1.0
     """
 
+    needs: ClassVar[Needs] = frozenset({ROW_GRADIENTS})
+
     def __call__(self, oracle: Oracle, rows: Rows, at: PublicState) -> PerExampleVectors:
         return oracle(at.current, rows)
 
@@ -79,7 +85,7 @@ class gradient(_Clippable):  # noqa: N801  # a constructor that reads as a phras
 class gradient_difference(_Clippable):  # noqa: N801
     """∇fᵢ(θ) − ∇fᵢ(θ′), of the same examples at the current iterate and at the one before."""
 
-    needs: ClassVar[Needs] = frozenset({PREVIOUS_ITERATE})
+    needs: ClassVar[Needs] = frozenset({PREVIOUS_ITERATE, ROW_GRADIENTS})
 
     def __call__(self, oracle: Oracle, rows: Rows, at: PublicState) -> PerExampleVectors:
         return oracle(at.current, rows).minus(oracle(at.previous, rows))
@@ -96,7 +102,7 @@ class preconditioned_gradient(_Clippable):  # noqa: N801
 
     @property
     def needs(self) -> Needs:
-        return frozenset({SCALE} if self.weight == 1 else {SCALE, MOMENTUM})
+        return frozenset({ROW_GRADIENTS, SCALE} if self.weight == 1 else {ROW_GRADIENTS, SCALE, MOMENTUM})
 
     def __call__(self, oracle: Oracle, rows: Rows, at: PublicState) -> PerExampleVectors:
         grads, (_, scale, momentum) = oracle(at.current, rows), at.known
@@ -104,3 +110,23 @@ class preconditioned_gradient(_Clippable):  # noqa: N801
             return grads
         grads = grads.scaled(self.weight / scale)
         return grads if self.weight == 1 else grads.shifted(momentum / scale, 1 - self.weight)
+
+
+@dataclass(frozen=True)
+class client_update(_Clippable):  # noqa: N801
+    """θ − w for each user, where w is reached from θ by local steps on the user's own rows: w ← w − η ∇f(w)/A.
+
+    A is the scale of side information if the steps are `scaled`, else 1. θ, A and the steps are public, so a user's vector
+    depends on no other user, and a clip of it bounds what one user does, with however many rows.
+    """
+
+    local: LocalSteps
+    scaled: bool = False
+    unit: ClassVar[Unit] = each_user()
+
+    @property
+    def needs(self) -> Needs:
+        return frozenset({USER_CHANGES, SCALE} if self.scaled else {USER_CHANGES})
+
+    def __call__(self, oracle: Any, rows: Rows, at: PublicState) -> Any:
+        return oracle.changes(at.current, rows, self.local, at.known.scale if self.scaled else None)

@@ -119,8 +119,7 @@ def categories(columns: Sequence[Vector], *, noise_multiplier: float, failure: f
     named. One example casts one vote per column: l2 sensitivity √columns, Gaussian(z). A value that only the added example
     has is named with probability at most δ'/columns, by the threshold 1 + zσ-quantile: FailureDpEvent(δ').
     """
-    sigma = noise_multiplier * math.sqrt(len(columns))
-    threshold = 1 + sigma * float(norm.isf(failure / len(columns)))
+    threshold = rows_for_a_category(len(columns), noise_multiplier, failure)
     spending.pay([gaussian(noise_multiplier).event, FailureDpEvent(failure)])
     named = []
     for column in columns:
@@ -128,6 +127,16 @@ def categories(columns: Sequence[Vector], *, noise_multiplier: float, failure: f
         noisy = gaussian(noise_multiplier).release(counts.astype(float), math.sqrt(len(columns)), rng)
         named.append([str(value) for value in values[noisy > threshold]])
     return named
+
+
+def rows_for_a_category(columns: int, noise_multiplier: float, failure: float) -> float:
+    """How many rows have to share a value before `categories` is likely to name it."""
+    return 1 + noise_multiplier * math.sqrt(columns) * float(norm.isf(failure / columns))
+
+
+def rows_for_a_range(columns: int, noise_multiplier: float) -> float:
+    """How many rows have to lie within a power of two before `column_ranges` is likely to see them."""
+    return _threshold(noise_multiplier * math.sqrt(columns), columns * _MAGNITUDES)
 
 
 def column_sizes(design: Design, *, bound: float, noise_multiplier: float, spending: Run, rng: Rng) -> Vector:

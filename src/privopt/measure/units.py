@@ -31,6 +31,17 @@ class each_row:  # noqa: N801  # a constructor that reads as a phrase
     name: ClassVar[UnitName] = "example"
 
 
+@dataclass(frozen=True)
+class each_user:  # noqa: N801
+    """A user of a federation, with all rows. **Guarantee** Users are drawn by themselves, and a user's whole change is clipped.
+
+    >>> UNITS[each_user().name]
+    'one user (all rows of a user together)'
+    """
+
+    name: ClassVar[UnitName] = "user"
+
+
 def check_unit(budget: Budget | None, *measurements: object) -> None:
     """Refuse a budget that promises to protect another unit than these measurements do. What names no unit protects each row."""
     for one in measurements:

@@ -19,11 +19,14 @@ from privopt.methods import (
     dp_adam_bc,
     dp_adam_pub,
     dp_agd,
+    dp_fedadam,
+    dp_fedavg,
     dp_gd,
     dp_r_pub,
     dp_rmsprop,
     dp_sgd,
     dp_srm,
+    fed_adadps,
     ideal,
     output_perturbation,
     pda_dpmd,
@@ -61,6 +64,9 @@ METHODS = {
         dp_adam_pub,
         pda_dpmd,
         warm_start,
+        dp_fedavg,
+        dp_fedadam,
+        fed_adadps,
         ideal,
         adas,
     )
@@ -70,10 +76,9 @@ METHODS = {
 def check_delta(method: Method, delta: float) -> None:
     """Refuse δ = 0 for a method that adds Gaussian noise."""
     if delta == 0 and not method.pure:
-        able = ", ".join(name for name, other in METHODS.items() if other.pure)
-        raise InputError(
-            f"delta is 0, but {method.name} adds Gaussian noise, which needs delta > 0, such as 1e-6. Without delta: {able}."
-        )
+        able = ", ".join(name for name, other in METHODS.items() if other.pure and set(other.models) & set(method.models))
+        without = f" Without delta: {able}." if able else ""
+        raise InputError(f"delta is 0, but {method.name} adds Gaussian noise, which needs delta > 0, such as 1e-6.{without}")
 
 
 def find_method(method: str | Method) -> Method:

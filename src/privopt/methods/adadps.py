@@ -18,7 +18,6 @@ from privopt.methods.problem import Problem
 from privopt.methods.rules import Arguments, default_rounds, default_steps
 from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import ReleaseRule, last
-from privopt.postprocess.schedules import Schedule
 from privopt.postprocess.side_information import (
     PublicGradient,
     SideInformation,
@@ -27,7 +26,7 @@ from privopt.postprocess.side_information import (
     public_rms,
     public_sum,
 )
-from privopt.postprocess.updates import descent
+from privopt.postprocess.updates import Schedule, descent
 from privopt.recipe import Recipe, always
 
 Rule = Literal["rmsprop", "adagrad", "adam"]

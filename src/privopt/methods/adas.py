@@ -16,9 +16,8 @@ from privopt.methods.problem import Problem
 from privopt.methods.rules import Arguments
 from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import ReleaseRule, last
-from privopt.postprocess.schedules import Schedule
 from privopt.postprocess.side_information import PublicGradient
-from privopt.postprocess.updates import descent
+from privopt.postprocess.updates import Schedule, descent
 from privopt.recipe import Recipe, always
 
 

@@ -19,8 +19,7 @@ from privopt.methods.problem import Problem
 from privopt.methods.rules import Arguments, default_rounds
 from privopt.postprocess.regularizers import Regularizer, ridge, strong_convexity
 from privopt.postprocess.release import ReleaseRule, last
-from privopt.postprocess.schedules import inverse, inverse_sqrt
-from privopt.postprocess.updates import projected, sgd
+from privopt.postprocess.updates import inverse, inverse_sqrt, projected, sgd
 from privopt.recipe import Recipe, always
 
 BATCH = 50  # as in Zhang et al.

@@ -18,9 +18,8 @@ from privopt.methods.problem import Problem
 from privopt.methods.rules import Arguments, adaptive_defaults, default_steps
 from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import ReleaseRule, last
-from privopt.postprocess.schedules import Schedule, as_schedule
 from privopt.postprocess.side_information import delayed_preconditioner
-from privopt.postprocess.updates import sgd
+from privopt.postprocess.updates import Schedule, as_schedule, sgd
 from privopt.recipe import Recipe
 
 

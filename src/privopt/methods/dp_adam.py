@@ -16,8 +16,7 @@ from privopt.methods.method import CEILING, DECAY, FLAG, NOT_NEGATIVE, SLOT, Met
 from privopt.methods.rules import adaptive_defaults
 from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import ReleaseRule, last
-from privopt.postprocess.schedules import Schedule
-from privopt.postprocess.updates import adam
+from privopt.postprocess.updates import Schedule, adam
 from privopt.recipe import Recipe, always
 
 

@@ -17,8 +17,7 @@ from privopt.methods.problem import Problem
 from privopt.methods.rules import Arguments, adaptive_defaults
 from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import ReleaseRule, last
-from privopt.postprocess.schedules import Schedule
-from privopt.postprocess.updates import adam
+from privopt.postprocess.updates import Schedule, adam
 from privopt.recipe import Recipe, always
 
 

@@ -13,9 +13,8 @@ from privopt.methods.dp_r_pub import defaults
 from privopt.methods.method import DECAY, NOT_NEGATIVE, SLOT, WEIGHT, Method
 from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import ReleaseRule, last
-from privopt.postprocess.schedules import Schedule
 from privopt.postprocess.side_information import PublicGradient, public_gradient
-from privopt.postprocess.updates import public_adam
+from privopt.postprocess.updates import Schedule, public_adam
 from privopt.recipe import Recipe, always
 
 

@@ -10,7 +10,7 @@ from privopt.methods.method import ALL_EXAMPLES, SLOT, Method
 from privopt.methods.rules import descent_defaults
 from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import ReleaseRule, last
-from privopt.postprocess.schedules import Schedule
+from privopt.postprocess.updates import Schedule
 from privopt.recipe import Recipe
 
 

@@ -14,9 +14,8 @@ from privopt.methods.problem import Problem
 from privopt.methods.rules import Arguments, default_rounds, default_steps
 from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import ReleaseRule, average, last
-from privopt.postprocess.schedules import Schedule
 from privopt.postprocess.side_information import PublicGradient, public_gradient
-from privopt.postprocess.updates import public_rmsprop
+from privopt.postprocess.updates import Schedule, public_rmsprop
 from privopt.recipe import Recipe, always
 
 

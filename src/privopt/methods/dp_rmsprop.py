@@ -15,8 +15,7 @@ from privopt.methods.method import CEILING, DECAY, NOT_NEGATIVE, SLOT, Method
 from privopt.methods.rules import adaptive_defaults
 from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import ReleaseRule, last
-from privopt.postprocess.schedules import Schedule
-from privopt.postprocess.updates import rmsprop
+from privopt.postprocess.updates import Schedule, rmsprop
 from privopt.recipe import Recipe, always
 
 

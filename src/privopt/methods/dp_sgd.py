@@ -13,8 +13,7 @@ from privopt.methods.method import DECAY, SLOT, Method
 from privopt.methods.rules import momentum_defaults
 from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import ReleaseRule, last
-from privopt.postprocess.schedules import Schedule
-from privopt.postprocess.updates import descent
+from privopt.postprocess.updates import Schedule, descent
 from privopt.recipe import Recipe, always
 
 

@@ -18,8 +18,7 @@ from privopt.methods.rules import Arguments, default_rounds, default_steps
 from privopt.postprocess.estimates import recursive_momentum
 from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import ReleaseRule, last
-from privopt.postprocess.schedules import Schedule
-from privopt.postprocess.updates import sgd
+from privopt.postprocess.updates import Schedule, sgd
 from privopt.recipe import Recipe, first
 
 

@@ -94,7 +94,18 @@ def optional(option: Option) -> Option:
 ALL_EXAMPLES = "{name} uses every row in every round: leave batch_size out, or use {instead}."
 HIDDEN = {  # arguments that a statement says elsewhere, or not at all
     *("release", "regularizer", "sampling", "anchor_sampling", "clean_sampling", "public", "scale", "noise_multiplier"),
-    *("rounds", "max_rounds", "steps", "expected_batch_size", "batch_size", "size", "dimension", "without_privacy", "pure"),
+    *(
+        "rounds",
+        "max_rounds",
+        "steps",
+        "cohort",
+        "expected_batch_size",
+        "batch_size",
+        "size",
+        "dimension",
+        "without_privacy",
+        "pure",
+    ),
 }
 
 
@@ -200,7 +211,7 @@ def no_guarantee(method: str) -> str:
 
 def describe_batch(recipe: Recipe, problem: Problem) -> str:
     """How the recipe samples, in words."""
-    noun = "rows" if problem.model == "linear" else "examples"
+    noun = {"linear": "rows", "network": "examples", "federated": "users"}[problem.model]
     samplers = [getattr(one, "sampler", full_batch()) for one in recipe.measurements]
     match samplers[-1]:
         case poisson(sampling_probability=probability):

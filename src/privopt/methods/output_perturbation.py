@@ -6,7 +6,7 @@ Symbols: T -> steps, η -> learning_rate, L -> lipschitz, β -> smoothness (of t
 
 from functools import lru_cache
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from privopt.measure.mechanisms import gamma_norm, gaussian
 from privopt.measure.solutions import Sensitivity, stable_solution
@@ -76,10 +76,19 @@ def defaults(problem: Problem, noise_multiplier: float) -> Arguments:
     choices, convexity = problem.chosen, problem.ridge
     sensitivity: Sensitivity = choices.options.get("sensitivity", "tight")
     lipschitz = problem.loss.steepness * problem.row_norm
-    steps, step = _least_excess(
-        problem.single_release_noise, problem.size, problem.dimension, problem.loss.outputs, lipschitz, problem.smoothness,
-        convexity, radius(problem), sensitivity, problem.pure, choices.rounds, choices.rate,
-    )  # fmt: skip
+    known = _Known(
+        noise=problem.single_release_noise,
+        size=problem.size,
+        dimension=problem.dimension,
+        outputs=problem.loss.outputs,
+        lipschitz=lipschitz,
+        smoothness=problem.smoothness,
+        convexity=convexity,
+        longest=radius(problem),
+        sensitivity=sensitivity,
+        pure=problem.pure,
+    )
+    steps, step = _least_excess(known, choices.rounds, choices.rate)
     return {
         "steps": steps,
         "lipschitz": lipschitz,
@@ -91,35 +100,38 @@ def defaults(problem: Problem, noise_multiplier: float) -> Arguments:
     }
 
 
-@lru_cache(maxsize=16)  # calibration asks for the same problem many times
-def _least_excess(
-    noise: float,
-    size: int,
-    dimension: int,
-    outputs: int,
-    lipschitz: float,
-    smoothness: float,
-    convexity: float,
-    longest: float,
-    sensitivity: Sensitivity,
-    pure: bool,
-    rounds: int | None,
-    rate: float | None,
-) -> tuple[int, float]:
-    """The number of steps, and their size."""
+class _Known(NamedTuple):
+    """The public numbers that the bound is made of."""
 
-    def excess(choice: tuple[int, float]) -> float:
-        (steps, step), both = choice, smoothness + convexity
+    noise: float
+    size: int
+    dimension: int
+    outputs: int
+    lipschitz: float
+    smoothness: float
+    convexity: float
+    longest: float
+    sensitivity: Sensitivity
+    pure: bool
+
+    def excess(self, choice: tuple[int, float]) -> float:
+        """The bound for a number of steps and their size."""
+        (steps, step), both, convexity = choice, self.smoothness + self.convexity, self.convexity
         left = max(1 / (1 + 2 * steps * step * both), (1 - step * both) ** (2 * steps))
         left = min(left, (1 - step * convexity) ** (2 * steps)) if convexity else left
-        trace = smoothness * min(outputs, 2)  # of diag(p) − ppᵀ: at most 1, twice the largest eigenvalue
-        bound = stable_solution(steps, step, lipschitz, smoothness, gaussian(0.0), convexity, sensitivity).bound(size)
-        spread = (noise * bound) ** 2 * (dimension + 1 if pure else 1)
-        return (both * longest**2 * left + (trace + convexity * dimension) * spread) / 2 * (1 + WORTH * steps)
+        trace = self.smoothness * min(self.outputs, 2)  # of diag(p) − ppᵀ: at most 1, twice the largest eigenvalue
+        end = stable_solution(steps, step, self.lipschitz, self.smoothness, gaussian(0.0), convexity, self.sensitivity)
+        spread = (self.noise * end.bound(self.size)) ** 2 * (self.dimension + 1 if self.pure else 1)
+        return (both * self.longest**2 * left + (trace + convexity * self.dimension) * spread) / 2 * (1 + WORTH * steps)
 
+
+@lru_cache(maxsize=16)  # calibration asks for the same problem many times
+def _least_excess(known: _Known, rounds: int | None, rate: float | None) -> tuple[int, float]:
+    """The number of steps, and their size."""
     numbers = [rounds] if rounds else range(1, MOST + 1)
-    sizes = [share * 2 / (smoothness + 2 * convexity) for share in (STEPS if sensitivity == "tight" else STEPS[:1])]
-    return min(product(numbers, [rate] if rate else sizes), key=excess)
+    shares = STEPS if known.sensitivity == "tight" else STEPS[:1]
+    sizes = [share * 2 / (known.smoothness + 2 * known.convexity) for share in shares]
+    return min(product(numbers, [rate] if rate else sizes), key=known.excess)
 
 
 def row_limit(problem: Problem) -> float:

@@ -8,10 +8,11 @@ from typing import Any, Literal
 from privopt.measure.clips import Clip
 from privopt.measure.samplers import Sampler, full_batch, poisson
 from privopt.postprocess.regularizers import Regularizer
-from privopt.postprocess.schedules import Schedule
 from privopt.postprocess.side_information import PublicGradient
+from privopt.postprocess.updates import Schedule
 
-ModelKind = Literal["linear", "network"]
+ModelKind = Literal["linear", "network", "federated"]
+COHORT = 1000  # users of a round: fewer have more noise, more only take time
 NETWORK_BATCH = 2048  # smaller batches amplify no better, larger ones only take time
 
 
@@ -90,7 +91,7 @@ class Problem:
     model: ModelKind
     chosen: Choices
     loss: LossFacts
-    size: int  # examples
+    size: int  # examples; users of a federation
     width: int  # directions that matter: coefficients per output with the intercept; for a network inputs + 1
     dimension: int  # all parameters
     row_norm: float  # the length of a typical gradient of a score: of a row with its intercept, for a linear model
@@ -104,8 +105,8 @@ class Problem:
 
     @property
     def batch(self) -> float:
-        """The expected number of examples of a round."""
-        usual = self.size if self.model == "linear" else NETWORK_BATCH
+        """The expected number of examples of a round, or of users."""
+        usual = {"linear": self.size, "network": NETWORK_BATCH, "federated": COHORT}[self.model]
         return float(min(self.chosen.batch_size or usual, self.size))
 
     @property

@@ -18,8 +18,7 @@ from privopt.methods.problem import Problem
 from privopt.methods.rules import Arguments, default_rounds
 from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import random_round
-from privopt.postprocess.schedules import Schedule
-from privopt.postprocess.updates import sgd
+from privopt.postprocess.updates import Schedule, sgd
 from privopt.recipe import Recipe, always
 
 

@@ -33,6 +33,16 @@ differs where a network does:
   made-up examples are still within 40 times their length at the start.
 - C grows with √q from half of G × the largest residual to 1.2 times that, because G grows in training.
 - Batches of 2048: smaller ones amplify no better, larger ones only take time. At least 300 rounds, at most 30 data passes.
+
+SAGD. The rule is that of RMSProp, for Laplace noise after a clip in l1.
+
+Laplace noise of multiplier z after a clip to l1 norm C₁ has the variance of Gaussian noise of multiplier √2 z C₁/C₂ after a
+clip to l2 norm C₂: the rule is asked for that. Of the l1 and l2 norms of a row it is publicly known only that their ratio lies
+between 1 and √f, for f columns: f^¼, the middle of it, is C₁/C₂; times √2 for several classes, whose residuals are vectors too.
+
+Without δ the noise of a round grows with the number T of rounds, and not with its root: what all rounds together displace grows
+with √T, and few rounds are better. The running mean v starts from 0, so it is too small until it has forgotten that: it is one
+over ten rounds or so.
 """
 
 import math
@@ -141,3 +151,20 @@ def _sampled(kind: Kind, problem: Problem, noise_multiplier: float) -> Arguments
     rounds = default_rounds(problem)
     common = {"rounds": rounds, "sampling": problem.sampler, "regularizer": problem.regularizer}
     return {**common, **default_steps(kind, problem, noise_multiplier, rounds)}
+
+
+# ---------------------------------------------------------------- SAGD
+
+
+LAPLACE_ROUNDS, PURE_ROUNDS = 200, 20
+DECAY = 0.9
+
+
+def laplace_steps(problem: Problem, noise_multiplier: float, rounds: int, batch: float, *, noisy: int | None = None) -> Arguments:
+    """Clip bound, learning rate, decay, stability and release of so many rounds, of which `noisy` have noise, if not all."""
+    noisy = noisy or rounds
+    wider = problem.width**0.25 * (math.sqrt(2) if problem.loss.outputs > 1 else 1.0)
+    free = problem.choosing(learning_rate=None)
+    found = default_steps("adaptive", free, math.sqrt(2) * wider * noise_multiplier, noisy, batch=batch, longer=wider)
+    rate = found["learning_rate"] * math.sqrt(noisy / rounds)  # the rule shares it out among √rounds
+    return {**found, "clip_bound": wider * found["clip_bound"], "learning_rate": rate, "decay": DECAY}

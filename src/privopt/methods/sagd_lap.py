@@ -9,14 +9,12 @@ from privopt.measure.measurement import Measurement
 from privopt.measure.mechanisms import laplace
 from privopt.measure.queries import gradient
 from privopt.measure.samplers import full_batch
-from privopt.methods.laplace_rule import PURE_ROUNDS, ROUNDS, laplace_steps
 from privopt.methods.method import ALL_EXAMPLES, DECAY, NOT_NEGATIVE, SLOT, Method
 from privopt.methods.problem import Problem
-from privopt.methods.rules import Arguments
+from privopt.methods.rules import LAPLACE_ROUNDS, PURE_ROUNDS, Arguments, laplace_steps
 from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import ReleaseRule, last
-from privopt.postprocess.schedules import Schedule
-from privopt.postprocess.updates import rmsprop
+from privopt.postprocess.updates import Schedule, rmsprop
 from privopt.recipe import Recipe, always
 
 
@@ -46,7 +44,7 @@ def sagd_lap(
 
 def defaults(problem: Problem, noise_multiplier: float) -> Arguments:
     """Those of RMSProp for Laplace noise; few rounds without δ."""
-    rounds = problem.chosen.rounds or (PURE_ROUNDS if problem.pure else ROUNDS)
+    rounds = problem.chosen.rounds or (PURE_ROUNDS if problem.pure else LAPLACE_ROUNDS)
     steps = laplace_steps(problem, noise_multiplier, rounds, float(problem.size))
     return {"rounds": rounds, "regularizer": problem.regularizer, **steps}
 

@@ -9,14 +9,12 @@ from privopt.measure.measurement import Measurement
 from privopt.measure.mechanisms import laplace
 from privopt.measure.queries import gradient
 from privopt.measure.samplers import disjoint_batches
-from privopt.methods.laplace_rule import laplace_steps
 from privopt.methods.method import DECAY, NOT_NEGATIVE, SLOT, Method
 from privopt.methods.problem import Problem
-from privopt.methods.rules import Arguments
+from privopt.methods.rules import Arguments, laplace_steps
 from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import ReleaseRule, last
-from privopt.postprocess.schedules import Schedule
-from privopt.postprocess.updates import rmsprop
+from privopt.postprocess.updates import Schedule, rmsprop
 from privopt.recipe import Recipe, always
 
 

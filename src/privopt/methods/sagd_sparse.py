@@ -14,15 +14,13 @@ from privopt.measure.clips import l1
 from privopt.measure.queries import gradient
 from privopt.measure.samplers import Sampler, full_batch
 from privopt.measure.sparse_vector import SparseVector
-from privopt.methods.laplace_rule import PURE_ROUNDS, ROUNDS, laplace_steps
 from privopt.methods.method import ALL_EXAMPLES, COUNT, DECAY, FINITE, NOT_NEGATIVE, SLOT, Method, one_of
 from privopt.methods.problem import Problem
-from privopt.methods.rules import Arguments
+from privopt.methods.rules import LAPLACE_ROUNDS, PURE_ROUNDS, Arguments, laplace_steps
 from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import ReleaseRule, last
-from privopt.postprocess.schedules import Schedule
 from privopt.postprocess.side_information import PublicGradient, public_gradient
-from privopt.postprocess.updates import rmsprop
+from privopt.postprocess.updates import Schedule, rmsprop
 from privopt.recipe import Recipe, always
 
 
@@ -69,7 +67,7 @@ def sagd_sparse(
 def defaults(problem: Problem, noise_multiplier: float) -> Arguments:
     """Those of RMSProp for Laplace noise; public gradients are corrected in half of the rounds at most."""
     assert problem.side is not None
-    rounds = problem.chosen.rounds or (2 * PURE_ROUNDS if problem.pure else ROUNDS)
+    rounds = problem.chosen.rounds or (2 * PURE_ROUNDS if problem.pure else LAPLACE_ROUNDS)
     answers = problem.chosen.options.get("answers", max(1, rounds // 2))
     return {
         "rounds": rounds,

@@ -2,14 +2,16 @@
 
 import privopt.measure.randomness.torch_noise  # noqa: F401  # what is missing is missed now, and not when a round is paid
 from privopt.measure.clips import automatic, per_layer
+from privopt.nets.facts import clipped_sum, per_example_norms
 from privopt.nets.fitting import Fitted, fit
-from privopt.nets.inspection import clipped_sum, per_example_norms
 from privopt.nets.loops import Private, make_private
+from privopt.nets.ranks import Shard
 from privopt.perexample.networks import UnsupportedLayer, replace_batchnorm
 
 __all__ = [
     "Fitted",
     "Private",
+    "Shard",
     "UnsupportedLayer",
     "automatic",
     "clipped_sum",

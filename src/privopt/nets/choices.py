@@ -1,12 +1,17 @@
-"""What a user chooses for a network, validated: batch size, rounds or epochs, clip, learning rate."""
+"""What a user chooses for a network, validated: batch size, rounds or epochs, clip, learning rate, independence.
+
+Independence is whether it is checked or proved that each example's loss depends on that example only.
+"""
 
 import math
+from collections.abc import Sequence
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Literal
 
 from privopt.errors import InputError
 from privopt.limits import MOST_ROUNDS
 from privopt.measure.samplers import Sampler, full_batch, poisson
+from privopt.perexample.networks.unsupported import UnsupportedLayer
 
 
 def check_clip(clip_bound: Any) -> None:
@@ -57,3 +62,33 @@ def count_rounds(size: int, batch: float, epochs: float | None, rounds: int | No
 def sampler_of(size: int, batch_size: int) -> Sampler:
     """Poisson batches, or every example if a batch holds them all."""
     return poisson(batch_size / size) if batch_size < size else full_batch()
+
+
+# ---------------------------------------------------------------- independence of examples
+
+
+Independence = Literal["checked", "proved"]
+
+
+def check_independence(independence: object) -> None:
+    """Validate the argument."""
+    if independence not in ("checked", "proved"):
+        raise InputError(f"independence is {independence!r}; it is 'checked' or 'proved'.")
+
+
+def require(independence: Independence, doubts: Sequence[str]) -> None:
+    """Refuse a model whose independence was only checked, if a proof is wanted."""
+    if independence == "proved" and doubts:
+        raise UnsupportedLayer(
+            f"it is not proved that each example's loss depends on that example only, because {'; '.join(doubts)}. Change that, "
+            'or use independence="checked", which compares batches with single examples and says so in the statement.'
+        )
+
+
+def assumptions(doubts: Sequence[str]) -> list[str]:
+    """The sentences of a statement about losses whose independence was checked and not proved.
+
+    >>> assumptions(["a tensor is read as a Python number (model.py, line 7: n = int(mask.sum()))"])  # doctest: +ELLIPSIS
+    ["each example's loss depends on that example only; not proved, because a tensor is read as a Python number (model.py, ...)"]
+    """
+    return [f"each example's loss depends on that example only; not proved, because {doubt}" for doubt in doubts]

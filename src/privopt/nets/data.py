@@ -1,6 +1,10 @@
-"""Data for networks: datasets, their fingerprints, and the number of examples that go through the model at a time."""
+"""Data for networks: datasets, their fingerprints, and the number of examples that go through the model at a time.
+
+Public examples give mean gradients of batches, by plain autograd and without dropout, and a mean loss.
+"""
 
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,8 +13,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from privopt.errors import InputError
-from privopt.perexample.networks.examples import call_model, make_up, move_to_device, possible_kinds, rows_of
-from privopt.perexample.networks.model_state import ModelState
+from privopt.perexample.linear_oracle import public_batches
+from privopt.perexample.networks import TorchOracle, per_example
+from privopt.perexample.networks.examples import call_model, compute_losses, make_up, move_to_device, possible_kinds, rows_of
+from privopt.perexample.networks.model_state import ModelState, evaluation_mode
 from privopt.perexample.networks.recorder import record
 from privopt.perexample.networks.rng import RngState, global_generators, seed_all
 
@@ -41,10 +47,26 @@ def as_dataset(data: Any) -> Dataset[Any]:
     return data
 
 
+WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule")
+
+
 def as_model(model: Any) -> nn.Module:
-    """Validate that the model is a module of torch."""
+    """Validate that the model is a module of torch, whole and in one process."""
     if not isinstance(model, nn.Module):
         raise InputError(f"the model is a {type(model).__name__}, but a torch.nn.Module is needed.")
+    for module in model.modules():
+        kinds = [kind.__name__ for kind in type(module).__mro__ if kind.__module__.startswith("torch.")]
+        if found := next((name for name in WRAPPERS if name in kinds), None):
+            raise InputError(
+                f"the model is wrapped in {found}, which adds up or distributes gradients that are not private. Give the plain "
+                "model, whole in every process: under torchrun privopt clips in each, adds up, and adds noise once. A model that "
+                "does not fit into one process is not supported."
+            )
+    if any(type(parameter).__name__ == "DTensor" for parameter in model.parameters()):
+        raise InputError(
+            "parameters of the model are DTensors, of which each process has a part, but the norm of an example's gradient needs "
+            "all of it. Give the plain model, whole in every process."
+        )
     return model
 
 
@@ -96,8 +118,10 @@ def physical_batch_size(model: nn.Module, inputs: Any) -> int:
     return int(min(max(MEMORY / each, 8), 4096))
 
 
-def content(dataset: Dataset[Any]) -> str:
+def content(dataset: Dataset[Any], most: int | None = None) -> str:
     """A fingerprint of all of the data; random examples are read with a fixed seed.
+
+    With `most`, of so many examples, evenly spread: for data that are read from files, and are compared, not replayed.
 
     Refuse examples that a seed does not repeat: a replay would add the same noise to other examples, which reveals both.
     """
@@ -113,15 +137,16 @@ def content(dataset: Dataset[Any]) -> str:
                 "the same noise for other data. With a checkpoint or a saved state, draw augmentation from torch's own "
                 "generator: torch.rand(…), without generator=…."
             )
-        return _read(dataset, size)
+        return _read(dataset, size, most)
 
 
-def _read(dataset: Dataset[Any], size: int) -> str:
+def _read(dataset: Dataset[Any], size: int, most: int | None = None) -> str:
     """A fingerprint of the first examples, read with a fixed seed."""
     seed_all(0)
-    digest = hashlib.sha256()
-    for place in range(size):
-        _feed(digest, dataset[place])
+    digest = hashlib.sha256(str(size).encode() if most else b"")
+    count = min(size, most or size)
+    for place in range(count):
+        _feed(digest, dataset[place * size // count])
     return digest.hexdigest()
 
 
@@ -150,3 +175,56 @@ def _feed(digest: Any, value: Any) -> None:
         digest.update(np.ascontiguousarray(value))
     else:
         digest.update(f"{type(value).__name__} {value!r};".encode())
+
+
+# ---------------------------------------------------------------- public examples
+
+
+BATCH = 64  # mean gradients of larger batches say less about the size of gradients
+
+
+class PublicExamples:
+    """(θ, round) → the mean gradient of a batch of public examples, through the model of the private ones.
+
+    The caller declares that the examples are public: they are used without noise, and no event is recorded.
+    """
+
+    def __init__(self, oracle: TorchOracle, data: Dataset[Any], batch_size: int = BATCH) -> None:
+        self._oracle, self._data = oracle, data
+        self._batches = public_batches(len(data), batch_size)  # type: ignore[arg-type]  # map-style datasets have a length
+
+    @property
+    def epoch(self) -> int:
+        return len(self._batches)
+
+    def __call__(self, parameters: Tensor, round_: int) -> Tensor:
+        oracle = self._oracle
+        inputs, targets = move_to_device(self._fetch(round_ % len(self._batches)), oracle.layout.device)
+        oracle.flat.assign(parameters)
+        with evaluation_mode(oracle.model), torch.enable_grad():
+            mean = compute_losses(oracle.loss, call_model(oracle.model, inputs), targets).mean()
+            parts = torch.autograd.grad(mean, list(oracle.layout.parameters.values()), allow_unused=True, materialize_grads=True)
+        return torch.cat([part.reshape(-1) for part in parts])
+
+    def _fetch(self, batch: int) -> Any:
+        rows = self._batches[batch]
+        if isinstance(self._data, TensorDataset):
+            return rows_of(tuple(self._data.tensors), torch.as_tensor(rows))
+        return default_collate([self._data[int(row)] for row in rows])
+
+
+def describe_public(data: Dataset[Any]) -> str:
+    """The number of examples and a hash of them, for a statement."""
+    return f"the examples given as public: {len(data)} of them, sha256 {content(data)[:16]}"  # type: ignore[arg-type]
+
+
+def public_loss(model: nn.Module, loss: Callable[..., Tensor], inputs: Any, targets: Any) -> float:
+    """The mean loss of the model on public examples, without dropout: post-processing, so it is free.
+
+    >>> public_loss(nn.Identity(), nn.MSELoss(), torch.ones(2, 3), torch.zeros(2, 3))
+    1.0
+    """
+    with evaluation_mode(model), torch.no_grad():
+        device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+        inputs, targets = move_to_device((inputs, targets), device)
+        return float(compute_losses(per_example(loss), call_model(model, inputs), targets).mean())

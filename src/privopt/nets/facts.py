@@ -1,4 +1,7 @@
-"""Facts of a network: what the default rules may know of any model and its loss, measured on made-up examples."""
+"""Facts of a network: what the default rules may know of any model and its loss, measured on made-up examples.
+
+For research there are norms and clipped sums of one batch's own gradients. These are **not private**: no noise is added.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,9 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from privopt.measure.clips import l2
 from privopt.methods.problem import LossFacts, huber_facts, logistic_facts, multinomial_facts, squared_facts
-from privopt.perexample.networks import TorchGrads, per_example_gradients
+from privopt.perexample.networks import TorchGrads, TorchOracle, per_example_gradients
 from privopt.perexample.networks.examples import leaves, make_up, move_to_device, possible_kinds, rows_of
+from privopt.perexample.networks.loss_modules import Loss
 from privopt.perexample.networks.model_state import ModelState, evaluation_mode
 from privopt.perexample.networks.rng import RngState
 
@@ -100,3 +105,35 @@ def typical_norm(grads: TorchGrads) -> float:
     norms = grads.norms().double()
     found = norms[norms.isfinite() & (norms > 0)]
     return float(found.square().mean().sqrt()) if len(found) else 1.0
+
+
+# ---------------------------------------------------------------- one batch, not private
+
+
+def per_example_norms(model: nn.Module, loss: Loss, inputs: Any, targets: Any = None) -> Tensor:
+    """‖∇ lossᵢ‖₂ for each example of a batch. **Not private**: norms of raw gradients.
+
+    A model that mixes examples is refused, as it is by `TorchOracle`.
+
+    >>> import torch
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> per_example_norms(model, lambda output: output.sum(1), torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
+    tensor([5., 1.])
+    """
+    return TorchOracle(model, loss, inputs, targets)(None, None).norms()
+
+
+def clipped_sum(
+    model: nn.Module, loss: Loss, inputs: Any, targets: Any, clip_bound: float, *, chunk: int | None = None
+) -> dict[str, Tensor]:
+    """Σᵢ gᵢ · min(1, C/‖gᵢ‖₂) by parameter. **Not private**: one example moves it by at most C, but no noise is added.
+
+    An example whose gradient is not finite is left out. `chunk` is the number of examples that are computed at a time.
+
+    >>> import torch
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> clipped_sum(model, lambda output: output.sum(1), torch.tensor([[3.0, 4.0], [0.0, 1.0]]), None, 1.0)
+    {'weight': tensor([[0.6000, 1.8000]])}
+    """
+    oracle = TorchOracle(model, loss, inputs, targets, chunk=chunk)
+    return oracle.layout.views(oracle(None, None).clipped_sum(l2(clip_bound)))

@@ -1,7 +1,8 @@
-"""`fit`: a private model in one call."""
+"""`fit`: a private model in one call; and the run of a recipe on a network, with dropout that a replay repeats."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
@@ -13,31 +14,113 @@ from torch.utils.data import Dataset, TensorDataset
 
 from privopt.checkpoint import Checkpoint
 from privopt.errors import InputError
+from privopt.loop import Result, check_finite, run
 from privopt.measure.clips import Clip
+from privopt.measure.randomness import Rng
 from privopt.methods import Method, check_delta, find_method
 from privopt.methods.problem import NETWORK_BATCH, Choices, Problem, SideFacts
 from privopt.needs import Offer
-from privopt.nets.choices import check_batch, check_clip, check_physical, check_rate, count_rounds
-from privopt.nets.data import as_dataset, as_model, content, first_of, pairs, physical_batch_size
+from privopt.nets.choices import (
+    Independence,
+    assumptions,
+    check_batch,
+    check_clip,
+    check_independence,
+    check_physical,
+    check_rate,
+    count_rounds,
+    require,
+)
+from privopt.nets.data import (
+    PublicExamples,
+    as_dataset,
+    as_model,
+    content,
+    describe_public,
+    first_of,
+    pairs,
+    physical_batch_size,
+    public_loss,
+)
 from privopt.nets.facts import count_inputs, facts_of_loss, find_stable_move, gradient_facts, probe_gradients, typical_norm
-from privopt.nets.identity import identify
-from privopt.nets.independence import Independence, assumptions, check_independence, require
-from privopt.nets.probes import probe_model
-from privopt.nets.public_examples import PublicExamples, describe_public, public_loss
-from privopt.nets.running import run_network
+from privopt.nets.identity import identify, probe_model
+from privopt.nets.ranked import Job, serve
+from privopt.nets.ranks import Shard, count_examples, describe, join
 from privopt.perexample.networks import TorchOracle
 from privopt.perexample.networks.model_state import training_mode
+from privopt.perexample.networks.rng import Dropout, global_generators
 from privopt.postprocess.release import ReleaseRule
-from privopt.postprocess.schedules import Schedule
 from privopt.postprocess.side_information import least_seen, seen_sizes
+from privopt.postprocess.updates import Schedule
 from privopt.privacy.accountants import Accountant, choose
 from privopt.privacy.budget import Budget
 from privopt.privacy.calibration import calibrate
-from privopt.privacy.ledger import Ledger
+from privopt.privacy.ledger import Ledger, Run
 from privopt.privacy.statement import Privacy
 from privopt.progress import Round, watching
+from privopt.recipe import Recipe
 from privopt.training.session import Released, Session, check_budget, single_release
 from privopt.training.settings import check_model
+
+# ---------------------------------------------------------------- the run
+
+
+def run_network(
+    recipe: Recipe,
+    oracle: TorchOracle,
+    start: None = None,
+    *,
+    spending: Run,
+    rng: Rng,
+    checkpoint: Checkpoint | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Result:
+    """Run a recipe from where the oracle's model is. The model then has what was released, or its own parameters if that fails.
+
+    The global generators of torch, NumPy and Python go on where they were.
+    """
+    repeatable = _Repeatable(oracle, Dropout.drawn(rng, replayed=checkpoint is not None))
+    if checkpoint is not None and (saved := checkpoint.load()) is not None:
+        repeatable.round = saved.round_
+
+    def advance(done: int) -> None:
+        repeatable.round = done
+        if progress is not None:
+            with torch.enable_grad():  # as in the user's own code
+                progress(done)
+
+    with training_mode(oracle.model), global_generators(oracle.layout.device), torch.no_grad():
+        begun = oracle.flat.vector  # which a run leaves as it is
+        try:
+            result = run(recipe, repeatable, begun, spending=spending, rng=rng, checkpoint=checkpoint, progress=advance)
+            check_finite(result.parameters)
+            oracle.flat.assign(result.parameters)
+        except BaseException:
+            oracle.flat.assign(begun)  # public values, with which the same run can be asked for again
+            raise
+        finally:
+            oracle.flat.release()
+    return result
+
+
+class _Repeatable:
+    """An oracle with dropout that a replay repeats: each round has random numbers of its own, the same at every point."""
+
+    def __init__(self, oracle: TorchOracle, dropout: Dropout) -> None:
+        self._oracle, self._dropout = oracle, dropout
+        self.round, self.size, self.dimension, self.layers = 0, oracle.size, oracle.dimension, oracle.layers
+        self.counts = getattr(oracle, "counts", True)
+
+    def __call__(self, parameters: Any, rows: Any) -> Any:
+        self._dropout.begin(self.round)
+        return self._oracle(parameters, rows)
+
+    def losses(self, parameters: Any, rows: Any) -> Any:
+        self._dropout.begin(self.round)
+        return self._oracle.losses(parameters, rows)
+
+
+# ---------------------------------------------------------------- `fit`
 
 
 @dataclass(frozen=True)
@@ -87,6 +170,7 @@ def fit(
     a bar, if standard error is a terminal; or False; or a function that is told how many rounds are done. `public` are data like
     `dataset` that are not private: methods that use public data use them, and the bar shows the loss on a pair of tensors.
     `independence="proved"` refuses a model whose examples could only be checked not to mix; the statement says which it is.
+    In a torchrun job the processes train together: `docs/distributed.md`.
 
     **Guarantee** The released parameters are (ε, δ)-DP. Query: the sum of per-example gradients over a Poisson batch, each
     clipped to l2 norm `clip_bound` (a number, or a clip: `automatic`, `per_layer`); Gaussian noise calibrated to the budget. Loss
@@ -105,55 +189,107 @@ def fit(
     check_independence(independence)
     check_clip(clip_bound)
     check_physical(physical_batch_size)
-    data = as_dataset(dataset)
-    size = len(data)  # type: ignore[arg-type]
+    ranks, sharded = join(), isinstance(dataset, Shard)
+    data = as_dataset(dataset.data if isinstance(dataset, Shard) else dataset)
+    size = count_examples(ranks, data, sharded)
     check_batch(size, batch_size)
     data, chosen = pairs(data), find_method(method)
     check_model(chosen, "network")
     check_delta(chosen, budget.delta)
     counted = count_rounds(size, min(batch_size or NETWORK_BATCH, size), epochs, rounds)
     check_rate(learning_rate, counted or 1)
+    batch = None if batch_size is not None and batch_size >= size and "batch_size" in chosen.refuses else batch_size
     own = {**(options or {}), **({} if release is None else {"release": release})}
     regularizer = own.pop("regularizer", None)
-    batch = None if batch_size is not None and batch_size >= size and "batch_size" in chosen.refuses else batch_size
     choices = Choices(clip_bound, counted, batch, learning_rate, own)
     known = None if public is None else pairs(as_dataset(public))
     model = as_model(model)
     # before anything runs the model, which may count its calls or keep what it computed
     code = {} if checkpoint is None else {"model": identify(model=model, torch=torch), "loss": identify(loss=loss)}
-    facts = facts_of_loss(loss, 1)
     asked = {name: getattr(choices, name) for name in ("clip_bound", "batch_size", "learning_rate", "options")}
-    chosen.check(asked | {"release": release}, facts, public=known is not None and chosen.uses_public)
-    oracle = _oracle(model, loss, data, physical_batch_size)  # what is wrong with them is found here
-    require(independence, oracle.doubts)
-    problem = replace(_problem(oracle, loss, first_of(data)[0], choices, budget, accountant), regularizer=regularizer)
-    if chosen.uses_public or not chosen.private:
-        problem = replace(problem, side=_side(oracle, chosen, choices, known, first_of(data)[0], problem.row_norm))
-    planned = chosen.build(problem, 1.0)
-    planned.check(Offer.of(oracle), oracle.layout.flat())  # what does not fit the model is found here
-    if chosen.private:
+    chosen.check(asked | {"release": release}, facts_of_loss(loss, 1), public=known is not None and chosen.uses_public)
+    beside = (regularizer, _rates(learning_rate, counted), size, budget, physical_batch_size, accountant)
+    job = None
+    if ranks is not None:
+        parts = {
+            "model": describe(model, values=False),
+            "loss": describe(loss),
+            "settings": describe((chosen, choices, beside)),
+            "seed": describe(seed),
+        }
+        job = Job.begin(ranks, model, data, size, sharded=sharded, full=checkpoint is not None, parts=parts)
+        if not job.ranks.leads:
+            return _follow(job, model, loss, data, ledger)
+    with nullcontext() if job is None else job.ranks.leading():
+        oracle = _oracle(model, loss, data, physical_batch_size)  # what is wrong with them is found here
+        require(independence, oracle.doubts)
+        problem = replace(_problem(oracle, size, loss, first_of(data)[0], choices, budget, accountant), regularizer=regularizer)
+        if chosen.uses_public or not chosen.private:
+            problem = replace(problem, side=_side(oracle, choices, known, first_of(data)[0], problem.row_norm))
+        _check_recipe(chosen, problem, oracle, budget, accountant)
+        store = None
+        if checkpoint is not None:
+            read = {} if known is None else {"public data": content(known)}
+            read |= {"data": content(data)} if job is None else job.fingerprint()
+            settings = identify(method=chosen, plan=(choices, *beside, seed))
+            store = _checkpoint(checkpoint, {**read, **code, "settings": settings}, probe_model(oracle, first_of(data)))
+        asked_oracle: Any = oracle if job is None else job.lead(oracle)  # whose vectors are only ever summed
+        with watching(progress, observer, _public_metric(model, loss, public)) as observers:
+            session = Session(budget, size, ledger=ledger, seed=seed, accountant=accountant, checkpoint=store, observer=observers)
+            released = session.train(chosen, problem, asked_oracle, None, run=run_network, keep_result=True)
+        if session.repeated:
+            oracle.flat.assign(torch.from_numpy(released.parameters).to(oracle.layout.device))
+            oracle.flat.release()
+        fitted = Fitted(model, _claim(session, released, chosen, oracle, known, job), released.rounds, released.stopped_early)
+        if job is not None:
+            job.finish(oracle, (fitted.privacy, fitted.rounds, fitted.stopped_early))
+        return fitted
+
+
+def _follow(job: Job, model: nn.Module, loss: Callable[..., Tensor], data: Any, ledger: Ledger | None) -> Fitted:
+    """Answer for this rank's part until rank 0 has trained; what it released, and what it claims."""
+    chunk, copies = job.follow()
+    oracle = _oracle(model, loss, data, chunk, check=False)  # which rank 0 has done
+    oracle.copies = copies
+    privacy, rounds, early = serve(oracle, job.ranks, job.split)
+    if ledger is not None:
+        ledger.mirror(privacy.ledger)
+        privacy = replace(privacy, ledger=ledger)
+    return Fitted(model, privacy, rounds, early)
+
+
+def _check_recipe(method: Method, problem: Problem, oracle: TorchOracle, budget: Budget, accountant: Accountant) -> None:
+    """Refuse a recipe that does not fit the model, or that no accountant can price; nothing is paid."""
+    planned = method.build(problem, 1.0)
+    planned.check(replace(Offer.of(oracle), size=problem.size), oracle.layout.flat())
+    if method.private:
         choose(planned.planned_event(), budget.neighbours, accountant)
-    store = None
-    if checkpoint is not None:
-        if not isinstance(checkpoint, str | PathLike) or not str(checkpoint):
-            raise InputError(f"checkpoint is {checkpoint!r}, but it names a folder, or is None.")
-        plan = (choices, regularizer, _rates(learning_rate, counted), size, budget, physical_batch_size, accountant, seed)
-        read = {name: content(part) for name, part in (("data", data), ("public data", known)) if part is not None}
-        settings = identify(method=chosen, plan=plan)
-        store = Checkpoint(checkpoint, {**read, **code, "settings": settings}, probe_model(oracle, first_of(data)))
-    watch = partial(public_loss, model, loss, *public) if isinstance(public, tuple | list) else None
-    if watch is not None:
-        watch()  # public examples that do not fit are found before anything is paid
-    with watching(progress, observer, watch) as observers:
-        session = Session(budget, size, ledger=ledger, seed=seed, accountant=accountant, checkpoint=store, observer=observers)
-        released = session.train(chosen, problem, oracle, None, run=run_network, keep_result=True)
-    if session.repeated:
-        oracle.flat.assign(torch.from_numpy(released.parameters).to(oracle.layout.device))
-        oracle.flat.release()
-    return Fitted(model, _claim(session, released, chosen, oracle, known), released.rounds, released.stopped_early)
 
 
-def _claim(session: Session, released: Released, method: Method, oracle: TorchOracle, known: Dataset[Any] | None) -> Privacy:
+def _checkpoint(folder: str | PathLike[str], fingerprint: Mapping[str, str], answers: Sequence[float]) -> Checkpoint:
+    """A checkpoint of this run and no other: of the same data, code of model and loss, method, settings and answers to probes."""
+    if not isinstance(folder, str | PathLike) or not str(folder):
+        raise InputError(f"checkpoint is {folder!r}, but it names a folder, or is None.")
+    return Checkpoint(folder, dict(fingerprint), answers)
+
+
+def _public_metric(model: nn.Module, loss: Callable[..., Tensor], public: Any) -> Callable[[], float] | None:
+    """The loss on public tensors. It is computed once now: what does not fit is found before anything is paid."""
+    if not isinstance(public, tuple | list):
+        return None
+    metric = partial(public_loss, model, loss, *public)
+    metric()
+    return metric
+
+
+def _claim(
+    session: Session,
+    released: Released,
+    method: Method,
+    oracle: TorchOracle,
+    known: Dataset[Any] | None,
+    job: Job | None,
+) -> Privacy:
     statement = session.state(
         "the parameters of a network",
         assumed_public=[
@@ -161,14 +297,15 @@ def _claim(session: Session, released: Released, method: Method, oracle: TorchOr
             "the model, its start values and the settings",
         ],
         public_data=[] if known is None else [describe_public(known)],
-        assumed=assumptions(oracle.doubts),
-        settings={"method": method.name, "rounds": released.rounds, **released.settings},
+        assumed=[*assumptions(oracle.doubts), *([] if job is None else job.assumptions)],
+        settings={"method": method.name, "rounds": released.rounds, **released.settings, **({} if job is None else job.settings)},
     )
     return Privacy(statement, session.ledger)
 
 
 def _problem(
     oracle: TorchOracle,
+    size: int,
     loss: Callable[..., Tensor],
     inputs: Any,
     choices: Choices,
@@ -185,7 +322,7 @@ def _problem(
         model="network",
         chosen=choices,
         loss=facts_of_loss(loss, outputs),
-        size=oracle.size,
+        size=size,
         width=min(count_inputs(inputs), oracle.dimension) + 1,
         dimension=oracle.dimension,
         row_norm=typical,
@@ -195,9 +332,7 @@ def _problem(
     )
 
 
-def _side(
-    oracle: TorchOracle, method: Method, choices: Choices, known: Dataset[Any] | None, inputs: Any, row_norm: float
-) -> SideFacts:
+def _side(oracle: TorchOracle, choices: Choices, known: Dataset[Any] | None, inputs: Any, row_norm: float) -> SideFacts:
     """Public gradients, or a scale of the parameters, and how they change the length of a gradient."""
     scale = choices.options.get("scale")
     if known is None:
@@ -216,11 +351,11 @@ def _rates(learning_rate: float | Schedule | None, rounds: int | None) -> Any:
     return learning_rate if rounds is None else [learning_rate(round_) for round_ in range(rounds)]
 
 
-def _oracle(model: nn.Module, loss: Callable[..., Tensor], data: Any, chunk: int | None) -> TorchOracle:
+def _oracle(model: nn.Module, loss: Callable[..., Tensor], data: Any, chunk: int | None, *, check: bool = True) -> TorchOracle:
     with training_mode(model):
         if isinstance(data, TensorDataset):
-            oracle = TorchOracle(model, loss, *data.tensors)
+            oracle = TorchOracle(model, loss, *data.tensors, check=check)
         else:
-            oracle = TorchOracle.of_dataset(model, loss, data)
+            oracle = TorchOracle.of_dataset(model, loss, data, check=check)
         oracle.chunk = chunk or physical_batch_size(model, first_of(data)[0])
     return oracle

@@ -26,17 +26,26 @@ from privopt.checkpoint import different, software
 from privopt.errors import InputError, warn
 from privopt.measure import randomness
 from privopt.measure.clips import Clip, as_clip, l2
-from privopt.measure.measurement import Measurement
+from privopt.measure.measurement import Measurement, OpenRound, RoundInPieces
 from privopt.measure.mechanisms import gaussian
-from privopt.measure.open_round import OpenRound
 from privopt.measure.queries import gradient
 from privopt.needs import Offer, check_oracle, check_slots
-from privopt.nets.attached import Attached
-from privopt.nets.choices import check_batch, check_clip, check_physical, count_rounds, sampler_of
+from privopt.nets.choices import (
+    Independence,
+    assumptions,
+    check_batch,
+    check_clip,
+    check_independence,
+    check_physical,
+    count_rounds,
+    require,
+    sampler_of,
+)
 from privopt.nets.data import as_dataset, as_model, content, first_of, physical_batch_size, values
 from privopt.nets.identity import identify
-from privopt.nets.independence import Independence, assumptions, check_independence, require
-from privopt.nets.rehearsal import RANDOM, Rehearsal
+from privopt.nets.ranked import Job
+from privopt.nets.ranks import Shard, count_examples, describe, join
+from privopt.nets.rehearsal import RANDOM, Attached, Rehearsal
 from privopt.perexample.networks import Layout, Recorder, TorchGrads
 from privopt.perexample.networks.examples import leaves, move_to_device, rows_of
 from privopt.perexample.networks.isolation.model_check import check_model, run_or_explain
@@ -48,7 +57,7 @@ from privopt.privacy.accountants import Accountant
 from privopt.privacy.budget import Budget
 from privopt.privacy.ledger import Ledger
 from privopt.privacy.statement import Statement
-from privopt.training.session import Session, check_budget
+from privopt.training.session import PaidRounds, Session, check_budget
 
 OWN_CODE = "the losses are computed by the loop's own code"
 READING, COMPUTING = 0, 1  # what random numbers of torch are used for
@@ -99,8 +108,9 @@ def make_private(
     check_physical(physical_batch_size)
     check_independence(independence)
     require(independence, [OWN_CODE])
-    data = as_dataset(dataset)
-    size = len(data)  # type: ignore[arg-type]
+    ranks, sharded = join(), isinstance(dataset, Shard)
+    data = as_dataset(dataset.data if isinstance(dataset, Shard) else dataset)
+    size = count_examples(ranks, data, sharded)
     check_batch(size, batch_size)
     batch = min(batch_size, size)
     counted = count_rounds(size, batch, epochs, rounds)
@@ -108,21 +118,46 @@ def make_private(
         raise InputError("say how long to train: epochs=… or rounds=…, and not both.")
     if budget.delta == 0:
         raise InputError("delta is 0, but Gaussian noise needs delta > 0: well below 1/n, such as 1e-6.")
-    attached = Attachment(as_model(model), optimizer, data, physical_batch_size)
-    session = Session(budget, size, ledger=ledger, seed=seed, accountant=accountant)
-    return Private(attached, session, as_clip(clip_bound), batch, counted)
+    attach = partial(Attachment, as_model(model), optimizer, data, physical_batch_size)
+    clip = as_clip(clip_bound)
+    if ranks is None:
+        session = Session(budget, size, ledger=ledger, seed=seed, accountant=accountant)
+        return Private(attach(), session, clip, batch, counted)
+    from privopt.nets.ranked_loop import RankedPrivate, attach_rank, silence_other_ranks  # which build on this file
+
+    groups = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+    parts = {
+        "model": describe(model, values=False),
+        "optimizer": describe((type(optimizer).__qualname__, groups)),
+        "settings": describe((budget, batch, counted, clip, physical_batch_size, accountant)),
+        "seed": describe(seed),
+    }
+    job = Job.begin(ranks, model, data, size, sharded=sharded, full=False, parts=parts)
+    attached = attach_rank(attach, job)
+    with silence_other_ranks(job), ranks.leading():
+        session = Session(budget, size, ledger=ledger if ranks.leads else None, seed=seed, accountant=accountant)
+    return RankedPrivate(attached, session, clip, batch, counted, job)
 
 
 class Attachment:
     """A model, its optimizer and its data, checked to be fit for private training."""
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, data: Any, chunk: int | None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        data: Any,
+        physical: int | None,
+        *,
+        chunk: int | None = None,
+        doubts: list[str] | None = None,
+    ) -> None:
         self.model, self.optimizer, self.data = model, optimizer, data
         self.code = _code_of(model)  # before anything runs the model, which may count its calls
         self.recorder, self.layout, self.attached = Recorder(model), Layout(model), Attached(model)
         _check_optimizer(optimizer, self.layout)
-        self.chunk = chunk or self._measured_chunk()
-        self.doubts = [OWN_CODE, *self._doubts_of_model()]
+        self.chunk = chunk or physical or self._measured_chunk()
+        self.doubts = [OWN_CODE, *self._doubts_of_model()] if doubts is None else doubts  # of another rank, which has checked
 
     def _inputs(self) -> Any:
         first = first_of(self.data)
@@ -164,7 +199,7 @@ class Private:
         needs = measurement(1.0).needs
         check_slots(needs, frozenset(), "a training loop of your own")
         check_oracle(needs, Offer(session.size, self._layout.size, tuple(self._layout.parameters)))
-        self.noise_multiplier, self._paid = session.open(measurement, rounds)
+        self.noise_multiplier, self._paid = self._open_session(measurement, rounds)
         self._measurement = measurement(self.noise_multiplier)
         self._batch = f"{batch} of {session.size} on average (Poisson)" if batch < session.size else "all examples"
         self._rng = session.rng
@@ -176,13 +211,18 @@ class Private:
         self._replays = self._warned = False  # rounds may be replayed; a state that cannot be was saved
         self._using, self._process = threading.Lock(), os.getpid()
         self._entry: object = None  # the newest entry of the loader
-        self._open: OpenRound | None = None
+        self._open: RoundInPieces | None = None
+        self._of_job: dict[str, Any] = {}  # settings and assumptions of a torchrun job
+        self._doubts_of_job: list[str] = []
         self._place = self._handed = 0  # which piece is handed out, and how many examples it has; 0: none is, or it is used
         self._piece: Any = None  # itself, until it is used
         self._part: Any = None  # what is handed out of it: all, or a part in a rehearsal
         self._rehearsal, self._rehearsing = Rehearsal(self._recorder, self._layout), False  # rehearsing: a part is handed out
         self._checked = False  # a closure has been checked
         self._updating = False  # the optimizer is asked for a step by us
+
+    def _open_session(self, measurement: Callable[[float], Measurement], rounds: int) -> tuple[float, PaidRounds]:
+        return self._session.open(measurement, rounds)
 
     @property
     def ledger(self) -> Ledger:
@@ -228,6 +268,8 @@ class Private:
                     raise InputError("a batch was handed out, but step(...) was not called: every batch has to be used once.")
                 while self._open is not None or self._paid.left:
                     round_ = self._open or self._draw()
+                    if round_ is None:
+                        return None
                     if not round_.parts:  # nobody was drawn: that is hidden like any other round
                         self._begin()
                         self._update(round_)
@@ -243,7 +285,8 @@ class Private:
                     return (self._part,)
         return None
 
-    def _draw(self) -> OpenRound:
+    def _draw(self) -> RoundInPieces | None:
+        """Draw the next round; None if there is none after all."""
         self._drawing = randomness.restore_state(randomness.save_state(self._rng))
         zero = torch.zeros(self._layout.size, dtype=self._layout.dtype, device=self._layout.device)
         self._place = 0
@@ -345,7 +388,7 @@ class Private:
                 f"the number of examples ({self._session.size}), their shapes and types",
                 "the model, its start values, the optimizer and the settings",
             ],
-            assumed=assumptions(self._doubts),
+            assumed=[*assumptions(self._doubts), *self._doubts_of_job],
             settings={
                 "rounds": self.rounds,
                 **({"rounds without an update": self._paid.failed} if self._paid.failed else {}),
@@ -353,6 +396,7 @@ class Private:
                 "noise multiplier": self.noise_multiplier,
                 "clip bound": self._measurement.bound if isinstance(self._clip, l2) else str(self._clip),
                 "optimizer": type(self.optimizer).__name__,
+                **self._of_job,
             },
         )
 
@@ -464,7 +508,7 @@ class Private:
         self._paid.fail()
         return True
 
-    def _update(self, round_: OpenRound) -> None:
+    def _update(self, round_: RoundInPieces) -> None:
         """Draw the answer of a round, give it to the optimizer, and close the round."""
         noisy = round_.finish()
         for name, parameter in self._layout.parameters.items():
@@ -486,7 +530,8 @@ class Private:
     def _numbers(self, use: int) -> Iterator[None]:
         """Random numbers that belong to this piece; the user's global generators go on where they were."""
         with global_generators(self._layout.device):
-            self._dropout.begin(self.rounds, self._place, use)
+            place = self._open.places[self._place] if self._open is not None else self._place
+            self._dropout.begin(self.rounds, place, use)
             yield
 
     def _losses(self, closure: Callable[[], Tensor], examples: int) -> Tensor:

@@ -1,25 +1,117 @@
-"""Networks on the rows of a table: the scales of linear models, a random start, then a session."""
+"""Networks on the rows of a table: the scales of linear models, a random start, then a session.
 
-from collections.abc import Sequence
+Layers of tanh units lie between the inputs and the scores. tanh keeps activations, and with them gradients, bounded. Under noise
+ReLU was about as good with one hidden layer, and less reliable with two. The start is random and depends on no data.
+"""
+
+import math
+from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from privopt.checkpoint import software
 from privopt.loop import check_finite
+from privopt.measure.randomness import Rng
 from privopt.methods.problem import LossFacts, Problem, huber_facts, logistic_facts, multinomial_facts
+from privopt.nets.data import physical_batch_size
 from privopt.nets.facts import find_stable_move
-from privopt.nets.mlp import LENGTH, Layer, build_mlp, gradient_norm, unfold_layers
-from privopt.nets.rows import Rows
-from privopt.nets.running import run_network
+from privopt.nets.fitting import run_network
+from privopt.nets.ranked import Job, RankedOracle, Split, expect, serve
+from privopt.nets.ranks import arithmetic, join
 from privopt.perexample.design import Frame
 from privopt.perexample.grads import Vector
+from privopt.perexample.networks import TorchOracle, per_example_gradients
+from privopt.perexample.networks.examples import make_up
 from privopt.postprocess.regularizers import ridge
 from privopt.training.linear import Trained
 from privopt.training.scaling import TrainingRows, check_declared, find_scales
 from privopt.training.session import Session, check_plan
 from privopt.training.settings import Settings, check_settings
+
+LENGTH = 5.0  # of a typical row when it enters a network
+PROBES = 64  # made-up rows
+Layer = tuple[Vector, Vector]  # weights (outputs × inputs) and biases
+
+
+def build_mlp(inputs: int, hidden: Sequence[int], outputs: int, rng: Rng) -> nn.Sequential:
+    """A network whose units have variance 1 at the start, before tanh, for rows of length `LENGTH`.
+
+    >>> from privopt.measure.randomness import generator
+    >>> build_mlp(3, (8, 4), 2, generator(0))
+    Sequential(
+      (0): Linear(in_features=3, out_features=8, bias=True)
+      (1): Tanh()
+      (2): Linear(in_features=8, out_features=4, bias=True)
+      (3): Tanh()
+      (4): Linear(in_features=4, out_features=2, bias=True)
+    )
+    """
+    layers: list[nn.Module] = []
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(int(rng.integers(2**62)))
+        for width, following in zip((inputs, *hidden), hidden, strict=False):
+            layer = nn.Linear(width, following)
+            layer.weight *= math.sqrt(3)  # torch starts with variance 1/(3 inputs)
+            if not layers:
+                layer.weight *= math.sqrt(inputs) / LENGTH
+            layers += [layer, nn.Tanh()]
+        return nn.Sequential(*layers, nn.Linear(hidden[-1], outputs))
+
+
+def gradient_norm(model: nn.Sequential, inputs: int) -> float:
+    """The length of the gradient of a score with respect to all parameters, for made-up rows of length `LENGTH`."""
+    rows: Tensor = make_up(torch.zeros(1, inputs), PROBES, torch.Generator().manual_seed(0))
+    rows *= LENGTH / rows.norm(dim=1, keepdim=True)
+    norms = per_example_gradients(model, lambda scores, _: scores[:, 0], rows, torch.zeros(PROBES)).norms()
+    return float(norms.square().mean().sqrt())
+
+
+def unfold_layers(model: nn.Sequential, frame: Frame) -> list[Layer]:
+    """The layers for rows as they were before the frame."""
+    layers = [
+        (layer.weight.detach().double().numpy(), layer.bias.detach().double().numpy())
+        for layer in model
+        if isinstance(layer, nn.Linear)
+    ]
+    slopes, constants = frame.unfold(layers[0][0])
+    return [(slopes, layers[0][1] + constants), *layers[1:]]
+
+
+class Rows:
+    """A matrix of rows and the targets of a network.
+
+    >>> rows = Rows(sp.csr_matrix([[2.0, 0.0], [0.0, 4.0]]), Frame(scale=np.array([2.0, 2.0])), torch.tensor([0, 1]))
+    >>> rows([1])
+    (tensor([[0., 2.]]), tensor([1]))
+    """
+
+    def __init__(self, matrix: Vector | sp.csr_matrix, frame: Frame, targets: Tensor) -> None:
+        self._matrix, self._frame, self._targets = matrix, frame, targets
+
+    def __call__(self, places: list[int]) -> tuple[Tensor, Tensor]:
+        """The rows with these indices."""
+        drawn: Any = self._matrix[places]
+        rows = np.asarray(drawn.toarray() if sp.issparse(drawn) else drawn, dtype=float)  # indexing has made a copy
+        if self._frame.centre is not None:
+            rows -= self._frame.centre
+        if self._frame.scale is not None:
+            rows /= self._frame.scale
+        with np.errstate(over="ignore"):  # a number too large for single precision becomes infinite, and its row is left out
+            return torch.from_numpy(rows.astype(np.float32)), self._targets[places]
+
+    def oracle(
+        self, model: nn.Module, loss: Callable[..., Tensor], chunk: int | None = None, *, check: bool = True
+    ) -> TorchOracle:
+        """The oracle of a model on these rows, with `chunk` rows at a time, or as many as memory allows."""
+        places: Any = range(len(self._targets))
+        chunk = chunk or physical_batch_size(model, self([0])[0])
+        return TorchOracle.of_dataset(model, loss, places, collate=self, chunk=chunk, check=check)
+
 
 THRESHOLD = 0.2  # of Huber's loss, for targets on [−1, 1]
 IGNORED = nn.CrossEntropyLoss().ignore_index  # the label of a row whose class is not listed
@@ -79,8 +171,13 @@ def train_table_network(
         single_release_noise=session.single_release_noise(),
         regularizer=ridge(settings.alpha, _weights(model)) if settings.alpha else None,
     )
-    oracle = Rows(rows.matrix, frame, values).oracle(model, loss)
-    released = session.train(method, problem, oracle, oracle.flat.vector, run=run_network)
+    table = Rows(rows.matrix, frame, values)
+    oracle = table.oracle(model, loss)
+    job = _lead(table, loss, oracle)
+    asked: Any = oracle if job is None else RankedOracle(oracle, job.ranks, job.split)  # whose vectors are only ever summed
+    released = session.train(method, problem, asked, oracle.flat.vector, run=run_network)
+    if job is not None:
+        job.finish(oracle, None)
     with np.errstate(all="ignore"):
         *layers, (slopes, intercepts) = unfold_layers(model, frame)
         slopes, intercepts = slopes * unit, intercepts * unit + centre
@@ -90,7 +187,7 @@ def train_table_network(
         assumed_public=[
             f"the number of rows ({size}), and the names and types of the columns",
             *rows.assumed_public,
-            *([] if rows.encoded else scales.declared),
+            *scales.declared,
         ],
         paid_for=[*rows.paid_for, *scales.estimated],
         settings={
@@ -100,9 +197,30 @@ def train_table_network(
             **released.settings,
             "typical row norm": scales.row_norm,
             "regulariser": f"ridge {settings.alpha:g}" if settings.alpha else "none",
+            **({} if job is None else job.settings),
         },
     )
     return layers, Trained(slopes, intercepts, statement, released.rounds, released.stopped_early)
+
+
+def _lead(table: Rows, loss: nn.Module, oracle: TorchOracle) -> Job | None:
+    """In a torchrun job, give the other ranks the scaled table, the model and the loss, as rank 0 has them."""
+    if (ranks := join()) is None:
+        return None
+    ranks.share(("table", (table, oracle.model, loss, oracle.chunk, oracle.copies)))
+    ranks.check_agreement({"software": software(), "threads or processor": arithmetic()})
+    return Job(ranks, Split(ranks.rank, ranks.size, oracle.size), "")
+
+
+def serve_table() -> None:
+    """Answer for this rank's part of a table that rank 0 trains on, until it has a model."""
+    ranks = join()
+    assert ranks is not None
+    table, model, loss, chunk, copies = expect(ranks, "table")
+    ranks.check_agreement({"software": software(), "threads or processor": arithmetic()})
+    oracle = table.oracle(model, loss, chunk, check=False)  # which rank 0 has done
+    oracle.copies = copies
+    serve(oracle, ranks, Split(ranks.rank, ranks.size, oracle.size))
 
 
 def _loss(targets: Vector, classes: int, centre: float, unit: float) -> tuple[nn.Module, torch.Tensor]:

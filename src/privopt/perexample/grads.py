@@ -72,6 +72,10 @@ class PerExampleVectors(Protocol):
         total = self.weighted_sum(clip_weights(clip, self.norms(clip.order), weight))
         return total if out is None else out + total
 
+    def count_within(self, bound: float) -> int:
+        """How many vectors have an l2 norm of at most `bound`."""
+        return int((self.norms(2) <= bound).sum())
+
 
 class PerExampleGrads(PerExampleVectors, Protocol):
     """One gradient per example, with the operations of queries. Diagonals and shifts are public, the same for every example."""

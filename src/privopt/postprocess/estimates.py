@@ -7,7 +7,7 @@ so the loop adds its gradient *after* the estimate, anew in every round: an esti
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from privopt.postprocess.schedules import Schedule, as_schedule
+from privopt.postprocess.updates import Schedule, as_schedule
 
 State = dict[str, Any]  # arrays by name, so that it can be saved
 

@@ -2,9 +2,12 @@
 
 A rule turns a direction into a step. Its state is arrays by name, so that it can be saved. In the formulas θ is the
 iterate, g the direction, η the learning rate, and ĝ a public gradient.
+
+A schedule is the step size of each round, a public function of its number.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -12,8 +15,45 @@ from array_api_compat import array_namespace, is_torch_array
 
 from privopt.errors import CompositionError
 from privopt.needs import PUBLIC_GRADIENT, Needs, needs_of
-from privopt.postprocess.schedules import Schedule, as_schedule
 from privopt.state import NOTHING, Known
+
+# ---------------------------------------------------------------- schedules
+
+
+Schedule = Callable[[int], float]
+
+
+def constant(value: float) -> Schedule:
+    """The same in every round."""
+    return lambda round_: value
+
+
+def step_decay(value: float, *, factor: float, every: int) -> Schedule:
+    """Multiplied by `factor` after each `every` rounds.
+
+    >>> [step_decay(1.0, factor=0.1, every=2)(t) for t in range(4)]
+    [1.0, 1.0, 0.1, 0.1]
+    """
+    return lambda round_: value * factor ** (round_ // every)
+
+
+def inverse_sqrt(value: float) -> Schedule:
+    """value/√t in round t = 1, 2, …"""
+    return lambda round_: value / math.sqrt(round_ + 1)
+
+
+def inverse(value: float) -> Schedule:
+    """value/t in round t = 1, 2, …"""
+    return lambda round_: value / (round_ + 1)
+
+
+def as_schedule(rate: float | Schedule) -> Schedule:
+    """A number is a constant schedule."""
+    return rate if callable(rate) else constant(rate)
+
+
+# ---------------------------------------------------------------- update rules
+
 
 State = dict[str, Any]  # arrays by name; empty for a rule without state
 

@@ -8,12 +8,20 @@ from typing import Literal
 from privopt.errors import InputError
 
 Neighbours = Literal["add-remove", "replace-one"]
-UnitName = Literal["example"]
-UNITS: dict[UnitName, str] = {"example": "one example (row)"}  # in the words of a statement
-RELATIONS: dict[Neighbours, str] = {
-    "add-remove": "one example's contribution added or removed while the number of examples stays public (zero-out)",
-    "replace-one": "one example replaced by another, while the number of examples stays public",
+UnitName = Literal["example", "user"]
+UNITS: dict[UnitName, str] = {  # in the words of a statement
+    "example": "one example (row)",
+    "user": "one user (all rows of a user together)",
 }
+_RELATIONS: dict[Neighbours, str] = {
+    "add-remove": "one {unit}'s contribution added or removed while the number of {unit}s stays public (zero-out)",
+    "replace-one": "one {unit} replaced by another, while the number of {unit}s stays public",
+}
+
+
+def describe_neighbours(neighbours: Neighbours, unit: UnitName = "example") -> str:
+    """What neighbouring data sets are, in the words of a statement."""
+    return _RELATIONS[neighbours].format(unit=unit)
 
 
 @dataclass(frozen=True)
@@ -24,7 +32,8 @@ class Budget:
     probability at most δ. Both data sets have the same n, which is public: means are divided by n, or by a share of
     it. With `"add-remove"`, one of them lacks what one example contributes, as if a row that counts for nothing stood in its
     place. That relation is known as zero-out (Kairouz et al., Practical and Private (Deep) Learning without Sampling or
-    Shuffling). With `"replace-one"`, one example differs. The unit is one example, for that is what is clipped and sampled.
+    Shuffling). With `"replace-one"`, one example differs. The unit is what is clipped and sampled: one example, or in a
+    federation one user, with all rows.
 
     >>> Budget(1.0, 1e-6)
     Budget(epsilon=1.0, delta=1e-06, neighbours='add-remove', unit='example')
@@ -46,8 +55,8 @@ class Budget:
             raise InputError(f"neighbours is {self.neighbours!r}; it is 'add-remove' or 'replace-one'.")
         if self.unit not in UNITS:
             raise InputError(
-                f"unit is {self.unit!r}, but it is 'example': each example is clipped and sampled by itself, so no more can be "
-                "promised. To protect people who have several rows, make one row of all that a person has, before training."
+                f"unit is {self.unit!r}, but it is 'example', where each example is clipped and sampled by itself, or 'user' in "
+                "a federation. To protect people who have several rows elsewhere, make one row of all that a person has first."
             )
 
     def __str__(self) -> str:
@@ -65,8 +74,8 @@ def default_delta(size: int) -> float:
     return float(f"1e{exponent}")
 
 
-def cautions(delta: float, size: int) -> list[str]:
-    """Cautions about a δ that is valid, but too large to mean much for this number of examples.
+def cautions(delta: float, size: int, unit: UnitName = "example") -> list[str]:
+    """Cautions about a δ that is valid, but too large to mean much for this number of units.
 
     >>> cautions(0.02, 100)
     ['delta = 0.02 is not below 1/n = 0.01: publishing 2 of the 100 examples in the clear would satisfy it. Use 0.001, or less.']
@@ -75,7 +84,7 @@ def cautions(delta: float, size: int) -> list[str]:
         return []
     published = math.floor(delta * size * (1 + 1e-9))
     caution = (
-        f"delta = {delta:.3g} is not below 1/n = {1 / size:.3g}: publishing {published} of the {size} examples in the clear "
+        f"delta = {delta:.3g} is not below 1/n = {1 / size:.3g}: publishing {published} of the {size} {unit}s in the clear "
         f"would satisfy it. Use {default_delta(size):g}, or less."
     )
     return [caution]

@@ -8,7 +8,8 @@ In memory, or durable in a file of JSON lines. What must stay true of a file:
 - The anchor is written after the lines, and before `pay` returns. So a crash can leave lines that the anchor does not know,
   complete or cut short: they were never acted on; a complete one counts as spent, and one cut short is removed. It cannot leave
   an anchor that knows more than the file. That, and any other damage, is reported, never repaired or reset.
-- One process writes at a time (a lock on the file itself).
+- One process writes at a time (a lock on the file itself). In a torchrun job that is rank 0: in the others a ledger is opened
+  when something pays into it, not when it is made, because a script that runs in every process makes it in every process.
 
 A cap on all runs together has to hold although runs are chosen after looking at the answers of earlier ones: it is a filter
 (`filters`). Only a ledger whose first run was planned before anything was released, and is too large for the filter, prices
@@ -112,6 +113,12 @@ class Ledger:
         self._process = os.getpid()
         self._paying = threading.Lock()  # of threads; processes are kept apart by the lock of the file
         self._file: int | None = None
+        self._deferred = self.path is not None and _is_other_rank()
+        if not self._deferred:
+            self._open_file()
+
+    def _open_file(self) -> None:
+        self._deferred = False
         if self.path is not None:
             try:
                 self._open(self.path)
@@ -233,7 +240,19 @@ class Ledger:
 
         `budget` is what the whole run was planned within, if it pays for something before all of its events are known.
         """
+        if self._deferred:
+            self._open_file()
         return Run(self, name or uuid.uuid4().hex[:12], budget)
+
+    def mirror(self, leading: "Ledger") -> None:
+        """Show what the ledger of rank 0 holds, which alone is written; nothing can be charged to this one any more."""
+        self.budget, self.holder, self._order, self._entries = (
+            leading.budget,
+            leading.holder,
+            leading._order,
+            list(leading._entries),
+        )
+        self._deferred, self._read_only = False, True
 
     def close(self) -> None:
         """Release the file, so that another process can write."""
@@ -461,6 +480,11 @@ class Run:
         if self._exclusive and not self.ledger.entries:
             return self.ledger._priced(events)
         return self.ledger.allows(events, self.name)
+
+
+def _is_other_rank() -> bool:
+    """Whether this process is one of a torchrun job, and not rank 0."""
+    return "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK", "0") != "0"
 
 
 def _unlock(file: int, process: int) -> None:

@@ -10,13 +10,13 @@ from typing import Any
 from privopt.errors import InputError
 from privopt.escaping import printable
 from privopt.privacy.accountants import Accountant, choose, epsilon
-from privopt.privacy.budget import RELATIONS, UNITS, Budget, cautions
+from privopt.privacy.budget import UNITS, Budget, cautions, describe_neighbours
 from privopt.privacy.events import DpEvent, atoms, describe, from_json, to_json
 from privopt.privacy.ledger import Ledger
 
 NO_GUARANTEE = "This release has NO GUARANTEE: it is not private (ε = inf). Whoever has it may learn anything about any example."
+SEVERAL_UNITS = "people with several {unit}s: the guarantee is for one {unit}, and weaker for all {unit}s of a person"
 NOT_COVERED = (
-    "people with several rows: the guarantee is for one row, and weaker for all rows of a person",
     "steps before this one that look at the data: scalers, encoders, feature selection, imputation",
     "what is read off the data for free: the classes, the task and column types, unless declared; that an error was raised",
     "choosing settings or methods by looking at results on these data",
@@ -57,6 +57,12 @@ class Statement:
         """Whether there is a guarantee at all."""
         return self.epsilon < math.inf
 
+    @property
+    def not_covered(self) -> tuple[str, ...]:
+        """What the claim says nothing about."""
+        unit = "row" if self.budget.unit == "example" else self.budget.unit
+        return SEVERAL_UNITS.format(unit=unit), *NOT_COVERED
+
     def __call__(self) -> "Statement":
         """Itself: `privacy.statement()` and `privacy.statement` are the same."""
         return self
@@ -70,10 +76,10 @@ class Statement:
             claim = [
                 f"This release is (ε = {self.epsilon:.4g}, δ = {self.budget.delta:.3g})-differentially private.",
                 f"Unit: {UNITS[self.budget.unit]}. Planned budget: ε = {self.budget.epsilon:.4g}.",
-                f"Neighbours: {RELATIONS[self.budget.neighbours]}.",
+                f"Neighbours: {describe_neighbours(self.budget.neighbours, self.budget.unit)}.",
             ]
             if self.examples is not None:
-                claim += [f"CAUTION: {caution}" for caution in cautions(self.budget.delta, self.examples)]
+                claim += [f"CAUTION: {caution}" for caution in cautions(self.budget.delta, self.examples, self.budget.unit)]
         else:
             claim = [NO_GUARANTEE]
         lines = [
@@ -92,7 +98,7 @@ class Statement:
             ("Estimated privately, inside this budget", self.paid_for),
             ("Public data used", self.public_data),
             ("Assumed (checked, but not proved)", self.assumed),
-            ("Not covered", NOT_COVERED),
+            ("Not covered", self.not_covered),
         ):
             if items:
                 lines += [f"{title}:", *(f"  - {printable(item)}" for item in items)]
@@ -109,7 +115,7 @@ class Statement:
         return {
             "epsilon": self.epsilon if self.private else None,
             "unit": UNITS[self.budget.unit],
-            "neighbours": RELATIONS[self.budget.neighbours],
+            "neighbours": describe_neighbours(self.budget.neighbours, self.budget.unit),
             "budget": asdict(self.budget),
             "event": to_json(self.event),
             "released": self.released,
@@ -123,7 +129,7 @@ class Statement:
             "noise": self.noise,
             "seeded": self.seeded,
             "settings": dict(self.settings),
-            "not_covered": list(NOT_COVERED),
+            "not_covered": list(self.not_covered),
         }
 
     @classmethod

@@ -6,8 +6,9 @@ the same again, which repeats the answers that were paid for and then goes on.
 
 import hashlib
 import json
+import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -20,27 +21,29 @@ import numpy as np
 from privopt import datasets
 from privopt.checkpoint import Checkpoint
 from privopt.datasets import Categorical, Encoding, Ignored, Kind, Numeric, Schema, Table, UnknownCategorical, UnknownNumeric
-from privopt.errors import Diverged, InputError, LedgerError, PrivoptError, PrivoptWarning, warn
+from privopt.errors import Diverged, InputError, LedgerError, PrivoptError, PrivoptWarning, RankFailed, warn
 from privopt.measure import surveys
 from privopt.methods import find_method, own_files
 from privopt.methods.problem import LossFacts
 from privopt.perexample.grads import Vector
 from privopt.perexample.losses import Huber, Logistic, Loss, Multinomial
-from privopt.perexample.row_storage import CHUNK
 from privopt.privacy.budget import Budget
 from privopt.privacy.events import GaussianDpEvent
 from privopt.privacy.ledger import Ledger
 from privopt.runs.folder import RunFolder
 from privopt.runs.model import SavedModel, Task
-from privopt.runs.request import Request
-from privopt.training.linear import check_linear, describe_classes, loss_facts, too_noisy, train_linear
-from privopt.training.public_data import check_public
-from privopt.training.scaling import RANGES_SHARE, PublicTable, TrainingRows, share_of
+from privopt.runs.request import FederationRequest, Request
+from privopt.training.linear import check_linear, check_public, describe_classes, loss_facts, too_noisy, train_linear
+from privopt.training.scaling import RANGES_SHARE, PublicTable, TrainingRows, share_of, survey_ranges
 from privopt.training.session import Observer, Session
 from privopt.training.settings import check_settings
 
 MOST_CLASSES = 100
 MOST_NAMED = 10  # columns in a message
+NOTHING_LEARNT = (
+    "too few rows to learn privately, at this budget, what any of the columns hold: declare their ranges and categories in a "
+    "--schema if they are publicly known."
+)
 NO_RANGE = "in which ranges {} lie: left out of the model. Declare them in a --schema if they are publicly known."
 NO_CATEGORY = (
     "which values {} hold, which are read as text: left out of the model. If they are numbers, clean them (a decimal point, no "
@@ -55,7 +58,7 @@ def start(request: Request, path: Path, observer: Observer | None = None) -> Run
     folder = RunFolder.create(path, request.to_json())
     try:
         return _train(prepared, folder, observer)
-    except LedgerError:
+    except (LedgerError, RankFailed):  # after which the run can go on
         raise
     except PrivoptError as error:  # it would end like this again
         if folder.ledger().entries:
@@ -65,13 +68,21 @@ def start(request: Request, path: Path, observer: Observer | None = None) -> Run
         raise
 
 
+def open_unfinished(path: Path, command: str) -> RunFolder:
+    """The folder of a run that this command goes on with; one that ended without a model is refused."""
+    folder = RunFolder.open(path)
+    if folder.command != command:
+        raise InputError(f"{path} was begun by another command. Go on with it: privopt {folder.command} --resume {path}")
+    if not folder.finished and (failure := folder.failure) is not None:
+        raise InputError(f"{path} cannot go on: {failure}")
+    return folder
+
+
 def resume(path: Path, observer: Observer | None = None) -> RunFolder:
     """Go on with a run that was killed; a finished one is left as it is, and one that ended without a model is refused."""
-    folder = RunFolder.open(path)
+    folder = open_unfinished(path, "train")
     if folder.finished:
         return folder
-    if (failure := folder.failure) is not None:
-        raise InputError(f"{path} cannot go on: {failure}")
     try:
         return _train(_prepare(Request.from_json(folder.asked)), folder, observer)
     except Diverged as error:
@@ -81,7 +92,7 @@ def resume(path: Path, observer: Observer | None = None) -> RunFolder:
 
 @dataclass(frozen=True)
 class _Prepared:
-    """An request, and the table and target that it is about."""
+    """A request, and the table and target that it is about."""
 
     request: Request
     table: Table
@@ -94,7 +105,7 @@ class _Prepared:
 
 
 def _prepare(request: Request) -> _Prepared:
-    text = datasets.as_written(_listed(request.schema, request.target))
+    text = datasets.as_written(datasets.listed_values(request.schema, request.target))
     table = datasets.read(request.file, request.target, text=text)
     if table.frame is None and request.schema is not None and request.schema.columns:
         raise InputError(f"{request.file} has no named columns, so the schema can say nothing about them. Leave 'columns' out.")
@@ -105,10 +116,12 @@ def _prepare(request: Request) -> _Prepared:
     if table.target is None:
         raise InputError(f"{request.file} has no target to learn. Name its column with --target.")
     budget = request.budget(len(table))
-    task = request.task or _task(table.target, request.schema)
-    classes, targets = _classes(table.target, request.schema) if task == "classify" else ((), _numbers(table.target))
+    task = request.task or find_task(table.target, request.schema)
+    classes, targets = (
+        find_classes(table.target, request.schema) if task == "classify" else ((), datasets.target_numbers(table.target))
+    )
     columns, public = len(table.names), request.public is not None
-    facts = loss_facts(_loss(task, len(classes))(1.0))
+    facts = loss_facts(loss_of_task(task, len(classes))(1.0))
     if request.hidden:
         _check_network(request, facts, budget.delta, public=public)
     else:
@@ -127,21 +140,13 @@ def _prepare(request: Request) -> _Prepared:
     return _Prepared(request, table, budget, task, classes, targets, kinds, _public(request, table, task, classes, kinds))
 
 
-def _listed(schema: Schema | None, target: str | None) -> dict[str, tuple[str, ...]]:
-    """The values that the schema lists, by column."""
-    if schema is None:
-        return {}
-    listed = {name: kind.values for name, kind in schema.columns.items() if isinstance(kind, Categorical)}
-    return listed | ({target: schema.classes} if target is not None and schema.classes else {})
-
-
 def _public(
     request: Request, table: Table, task: Task, classes: tuple[str, ...], kinds: dict[str, Kind]
 ) -> tuple[Table, Vector] | None:
     """The public rows, if they are like the private ones: the same columns and classes."""
     if request.public is None:
         return None
-    text = datasets.as_written(_listed(request.schema, request.target))
+    text = datasets.as_written(datasets.listed_values(request.schema, request.target))
     public = datasets.read(request.public, request.target, names=None if table.matrix is None else table.names, text=text)
     if (public.frame is None) != (table.frame is None):
         raise InputError(f"{request.public} is not like {request.file}: one names its columns, the other does not.")
@@ -154,7 +159,7 @@ def _public(
             if isinstance(kind, Numeric | UnknownNumeric):
                 datasets.numbers(public.frame[name])
     if task == "regress":
-        return public, _numbers(public.target)
+        return public, datasets.target_numbers(public.target)
     places = datasets.codes(public.target, classes)
     if (places < 0).any():
         raise InputError(f"{request.public} has classes that {request.file} does not have; it has {', '.join(classes)}.")
@@ -183,7 +188,7 @@ def _check_declared(request: Request, table: Table, task: Task, kinds: dict[str,
         raise InputError("--delta is 0, so nothing can be estimated: declare how long a row may be, with --row-norm.")
 
 
-def _task(target: Vector, schema: Schema | None) -> Task:
+def find_task(target: Vector, schema: Schema | None) -> Task:
     """As the schema says; else by the target's type, and for numbers by whether there are two of them."""
     if schema is not None and (schema.classes or schema.target):
         return "classify" if schema.classes else "regress"
@@ -194,7 +199,7 @@ def _task(target: Vector, schema: Schema | None) -> Task:
     raise InputError("the target holds whole numbers, which may be classes or amounts. Say --task classify or --task regress.")
 
 
-def _classes(target: Vector, schema: Schema | None) -> tuple[tuple[str, ...], Vector]:
+def find_classes(target: Vector, schema: Schema | None) -> tuple[tuple[str, ...], Vector]:
     known = schema.classes if schema is not None and schema.classes else tuple(sorted(set(datasets.texts(target))))
     if len(known) < 2:
         raise InputError("the target has one class only; a classifier needs at least two.")
@@ -204,19 +209,12 @@ def _classes(target: Vector, schema: Schema | None) -> tuple[tuple[str, ...], Ve
     return known, np.where(places < 0, np.nan, places)  # an error would tell that a row has a class that is not listed
 
 
-def _numbers(target: Vector) -> Vector:
-    try:
-        return np.asarray(target, dtype=float)
-    except ValueError:
-        raise InputError("the target holds text, so it cannot be regressed. Use --task classify.") from None
-
-
 # ---------------------------------------------------------------- with the data, inside the budget
 
 
 def _train(prepared: _Prepared, folder: RunFolder, observer: Observer | None) -> RunFolder:
     request, budget, settings = prepared.request, prepared.budget, prepared.request.settings
-    checkpoint = Checkpoint(folder.checkpoint, _fingerprint(request))
+    checkpoint = Checkpoint(folder.checkpoint, fingerprint(request))
     cap = budget if find_method(settings.method).private else None  # no budget holds a release without privacy
     with Ledger(cap, folder.ledger_path) as ledger:
         session = Session(
@@ -236,7 +234,7 @@ def _train(prepared: _Prepared, folder: RunFolder, observer: Observer | None) ->
 
             hidden, trained = train_table_network(rows, request.hidden, len(prepared.classes), settings, session)
         else:
-            trained = train_linear(rows, _loss(prepared.task, len(prepared.classes)), settings, session)
+            trained = train_linear(rows, loss_of_task(prepared.task, len(prepared.classes)), settings, session)
     names = tuple(encoding.names if encoding is not None else prepared.table.names)
     model = SavedModel(prepared.task, trained.slopes, trained.intercepts, names, prepared.classes, encoding, tuple(hidden))
     folder.finish(model, trained.statement)
@@ -250,11 +248,11 @@ def _rows(prepared: _Prepared, session: Session) -> tuple[TrainingRows, Encoding
     matrix: Any = table.matrix
     bounds = prepared.request.settings.bounds
     if table.frame is not None:
-        kinds, paid = _survey(table, prepared.kinds, session)
+        kinds, paid = survey_columns(table, prepared.kinds, session)
         encoding = Encoding.of(kinds)
         matrix = _encode(encoding, table)
         numeric = any(isinstance(kind, Numeric | UnknownNumeric) for kind in prepared.kinds.values())  # as planned
-        bounds = (-1.0, 1.0) if numeric and session.budget.delta else encoding.row_bound
+        bounds = None if numeric and session.budget.delta else encoding.row_bound  # None: the length of a row is surveyed
     public = None
     if prepared.public is not None and prepared.request.public is not None:
         known, targets = prepared.public
@@ -297,13 +295,13 @@ def _taken_as_public(prepared: _Prepared) -> list[str]:
     return found
 
 
-def _loss(task: Task, classes: int) -> Callable[[float], Loss]:
+def loss_of_task(task: Task, classes: int) -> Callable[[float], Loss]:
     if task == "regress":
         return lambda unit: Huber(0.2)
     return lambda unit: Logistic() if classes == 2 else Multinomial(classes)
 
 
-def _survey(table: Table, kinds: dict[str, Kind], session: Session) -> tuple[dict[str, Kind], list[str]]:
+def survey_columns(table: Table, kinds: dict[str, Kind], session: Session) -> tuple[dict[str, Kind], list[str]]:
     """Resolve unknown columns by private surveys. The kinds of all columns, and what was paid for."""
     frame = table.frame
     assert frame is not None
@@ -313,12 +311,17 @@ def _survey(table: Table, kinds: dict[str, Kind], session: Session) -> tuple[dic
     if not questions:
         return kinds, []
     noise = share_of(session.noise_for(GaussianDpEvent), RANGES_SHARE, questions)
+    failure = FAILURE_SHARE * session.budget.delta / (2 if session.budget.neighbours == "replace-one" else 1)
     found, paid = dict(kinds), []
+    if len(numeric) + len(categorical) == len(kinds):
+        needed = [surveys.rows_for_a_range(len(numeric), noise)] if numeric else []
+        needed += [surveys.rows_for_a_category(len(categorical), noise, failure)] if categorical else []
+        if len(frame) < min(needed):
+            raise InputError(
+                f"{NOTHING_LEARNT} About {math.ceil(min(needed))} rows that are alike would be enough. Nothing was spent."
+            )
     if numeric:
-        values = [datasets.numbers(frame[name]) for name in numeric]
-        ranges = surveys.column_ranges(
-            lambda: _blocks(values), len(table), len(numeric), noise_multiplier=noise, spending=session.spending, rng=session.rng
-        )
+        ranges = survey_ranges([datasets.numbers(frame[name])[:, None] for name in numeric], noise, session)
         for name, low, high, known in zip(numeric, ranges.low, ranges.high, ranges.known, strict=True):
             found[name] = Numeric(float(low), float(high)) if known else Ignored()
         paid.append(f"the ranges of {', '.join(numeric)}")
@@ -326,7 +329,7 @@ def _survey(table: Table, kinds: dict[str, Kind], session: Session) -> tuple[dic
         named = surveys.categories(
             [datasets.texts(frame[name]) for name in categorical],
             noise_multiplier=noise,
-            failure=FAILURE_SHARE * session.budget.delta / (2 if session.budget.neighbours == "replace-one" else 1),
+            failure=failure,
             spending=session.spending,
             rng=session.rng,
         )
@@ -338,32 +341,36 @@ def _survey(table: Table, kinds: dict[str, Kind], session: Session) -> tuple[dic
             few = ", ".join(lost[:MOST_NAMED]) + (f" and {len(lost) - MOST_NAMED} more" if len(lost) > MOST_NAMED else "")
             warn(f"too few rows to learn privately, at this budget, {hold.format(few)}")
     if all(kind == Ignored() for kind in found.values()):
-        raise InputError(
-            "too few rows to learn privately, at this budget, what any of the columns hold: declare their ranges and categories "
-            "in a --schema if they are publicly known."
-        )
+        raise InputError(NOTHING_LEARNT)
     return found, paid
 
 
-def _blocks(columns: list[Vector]) -> Iterator[Vector]:
-    step = max(1, CHUNK // len(columns))
-    for start_ in range(0, len(columns[0]), step):
-        yield np.stack([column[start_ : start_ + step] for column in columns], axis=1)
+def _arithmetic_of_ranks() -> str:
+    """What decides how the sums of a torchrun job are rounded."""
+    from privopt.nets.ranks import arithmetic, join
+
+    if join() is None:
+        raise InputError("this run is one of several processes: privopt train --resume starts them.")
+    return arithmetic()
 
 
-def _fingerprint(request: Request) -> str:
+def fingerprint(request: Request | FederationRequest) -> str:
     """Of the file, of all that was asked and of what computes it: a replay is free only if it repeats the same answers.
 
     A method of the user's own counts with the files of all modules of the user's that it reaches.
 
+    Of the processes it does not count how many there are: the sums of a torchrun job do not depend on that.
+
     The checkpoint itself compares the versions of privopt, numpy and Python.
     """
-    digest = hashlib.sha256(json.dumps(request.to_json(), sort_keys=True).encode())
+    ranked = isinstance(request, Request) and request.processes is not None
+    asked = request.to_json() | {"processes": _arithmetic_of_ranks() if ranked else None}
+    digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode())
     for source in own_files(find_method(request.settings.method)):
         digest.update(source.read_bytes())
     for package in ("scipy", "torch") if request.hidden else ("scipy",):
         digest.update(f"{package} {version(package)}".encode())
-    for path in [request.file] if request.public is None else [request.file, request.public]:
+    for path in filter(None, (request.file, request.public)):
         with path.open("rb") as file:
             while block := file.read(1 << 20):
                 digest.update(block)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from privopt.checkpoint import Checkpoint
-from privopt.datasets.files import read_json
+from privopt.datasets.readers import read_json
 from privopt.datasets.schema import shortened
 from privopt.durable import sync_directory, temporary, write_atomically
 from privopt.errors import InputError, PrivoptError
@@ -80,6 +80,11 @@ class RunFolder:
         return value
 
     @property
+    def command(self) -> str:
+        """The command that began the run, and goes on with it."""
+        return "federate" if self.asked.get("federation") else "train"
+
+    @property
     def finished(self) -> bool:
         """Whether the model is there."""
         return (self.path / "model.json").is_file()
@@ -138,7 +143,7 @@ class RunFolder:
         if (failure := self.failure) is not None:
             raise InputError(f"{self.path} holds no model: {failure}")
         if not self.finished:
-            raise InputError(f"{self.path} holds an unfinished run. Finish it: privopt train --resume {self.path}")
+            raise InputError(f"{self.path} holds an unfinished run. Finish it: privopt {self.command} --resume {self.path}")
         return SavedModel.load(self.path)
 
     def finish(self, model: SavedModel, statement: Statement) -> None:

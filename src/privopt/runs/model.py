@@ -13,7 +13,7 @@ from scipy.special import expit, softmax
 
 from privopt.checkpoint import write_atomically
 from privopt.datasets import Encoding, Table
-from privopt.datasets.files import read_json
+from privopt.datasets.readers import read_json
 from privopt.datasets.schema import shortened
 from privopt.errors import InputError
 from privopt.perexample.grads import Vector

@@ -1,5 +1,6 @@
 """Requests: what a user asks for when training from a file, in a form that a run folder keeps."""
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -8,9 +9,14 @@ from typing import Any
 
 from privopt.datasets import Schema
 from privopt.errors import InputError
+from privopt.federated.training import FederatedSettings
+from privopt.limits import MOST_EXAMPLES
+from privopt.methods import find_method
 from privopt.privacy.budget import Budget, Neighbours, default_delta
 from privopt.runs.model import Task
-from privopt.training.settings import Settings
+from privopt.training.settings import Settings, check_model
+
+MOST_NODES, MOST_ROUNDS_SENT = 64, 10_000  # of a federation: each node is two processes, and each round a message to all
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,7 @@ class Request:
     schema: Schema | None = None
     public: Path | None = None  # a file of rows that are not private
     seed: int | None = None
+    processes: int | None = None  # of a torchrun job; None: this process trains
 
     def budget(self, size: int) -> Budget:
         """The budget, for a table of so many rows."""
@@ -36,13 +43,7 @@ class Request:
     @property
     def hidden(self) -> tuple[int, ...]:
         """The widths of the model's hidden layers; a linear model has none."""
-        if self.model == "linear":
-            return ()
-        if not re.fullmatch(r"mlp:[1-9]\d{0,4}(,[1-9]\d{0,4})*", self.model):
-            raise InputError(
-                f"--model is {self.model!r}; it is linear, or mlp: and the widths of hidden layers, as in mlp:128,128."
-            )
-        return tuple(map(int, self.model[4:].split(",")))
+        return _hidden_widths(self.model, ("linear",))
 
     def to_json(self) -> dict[str, Any]:
         """What `from_json` reads back."""
@@ -58,6 +59,7 @@ class Request:
             "schema": None if self.schema is None else self.schema.to_json(),
             "public": None if self.public is None else str(self.public.absolute()),
             "seed": self.seed,
+            **({} if self.processes is None else {"processes": self.processes}),
         }
 
     @classmethod
@@ -76,7 +78,7 @@ class Request:
                 "schema": dict() | None as schema,
                 "public": str() | None as public,
                 "seed": int() | None as seed,
-            }:
+            } if isinstance(value.get("processes"), int | None):
                 return cls(
                     file=Path(file),
                     target=target,
@@ -89,8 +91,103 @@ class Request:
                     schema=None if schema is None else Schema.from_json(schema),
                     public=None if public is None else Path(public),
                     seed=seed,
+                    processes=value.get("processes"),
                 )
         raise InputError("run.json is damaged: an entry is missing, or is not what it should be. Start a new run.")
+
+
+@dataclass(frozen=True)
+class FederationRequest:
+    """A private model of a target, trained by the users of a table."""
+
+    users: str  # the column that says whose row it is
+    target: str
+    epsilon: float
+    file: Path | None = None  # None: the rows are on nodes only
+    delta: float | None = None
+    task: Task | None = None
+    model: str | None = None  # None: logistic or ridge, by the task
+    nodes: int = 2
+    settings: FederatedSettings = field(default_factory=FederatedSettings)
+    schema: Schema | None = None
+    public: Path | None = None  # a file of rows that are not private
+    wait: float = 60.0  # seconds for all nodes to come
+    timeout: float = 120.0  # seconds for the first answer of a node; later ones are compared with that
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        Budget(self.epsilon, 1e-9 if self.delta is None else self.delta, unit="user")  # refuses what is no budget
+        method = find_method(self.settings.method)
+        check_model(method, "federated")
+        assert isinstance(self.hidden, tuple)  # which refuses what is no model
+        for name, value, most in (
+            ("nodes", self.nodes, MOST_NODES),
+            ("rounds", self.settings.rounds, MOST_ROUNDS_SENT),
+            ("cohort", self.settings.cohort, MOST_EXAMPLES),
+        ):
+            if value is not None and not (isinstance(value, int) and 1 <= value <= most):
+                raise InputError(f"--{name} is {value}, but it is a whole number from 1 to {most}.")
+        numbers = {"clip-bound": self.settings.clip_bound, "learning-rate": self.settings.learning_rate}
+        for name, number in (numbers | {"wait": self.wait, "timeout": self.timeout}).items():
+            if number is not None and not 0 < float(number) < math.inf:  # type: ignore[arg-type]
+                raise InputError(f"--{name} is {number}, but it is a finite number > 0.")
+        if self.seed is not None and self.seed < 0:
+            raise InputError(f"--seed is {self.seed}, but it is a whole number ≥ 0.")
+        if "scale" in self.settings.options:
+            raise InputError("--option scale: the scale of a federation's columns is that of public rows. Use --public FILE.")
+        if self.public is not None and (not method.uses_public or self.hidden):
+            raise InputError("--public is for --method fed-adadps, with a linear --model. Leave it out.")
+        if self.public is None and method.uses_public:
+            raise InputError(f"{method.name} needs rows that are not private: --public FILE.")
+        if (self.model, self.task) in (("logistic", "regress"), ("ridge", "classify")):
+            raise InputError(f"--model {self.model} does not fit --task {self.task}. Leave one of them out.")
+
+    @property
+    def hidden(self) -> tuple[int, ...]:
+        """The widths of a network's hidden layers; a linear model has none."""
+        return () if self.model is None else _hidden_widths(self.model, ("logistic", "ridge"))
+
+    def budget(self, users: int) -> Budget:
+        """The budget, for so many users."""
+        return Budget(self.epsilon, default_delta(users) if self.delta is None else self.delta, unit="user")
+
+    def to_json(self) -> dict[str, Any]:
+        """What `from_json` reads back."""
+        return {
+            "federation": True,
+            **{name: getattr(self, name) for name in _PLAIN},
+            "file": None if self.file is None else str(self.file.absolute()),
+            "settings": asdict(self.settings),
+            "schema": None if self.schema is None else self.schema.to_json(),
+            "public": None if self.public is None else str(self.public.absolute()),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "FederationRequest":
+        """The request that `to_json` wrote."""
+        try:
+            return cls(
+                **{name: value[name] for name in _PLAIN},
+                file=None if value["file"] is None else Path(value["file"]),
+                settings=FederatedSettings(**value["settings"]),
+                schema=None if value["schema"] is None else Schema.from_json(value["schema"]),
+                public=None if value["public"] is None else Path(value["public"]),
+            )
+        except (KeyError, TypeError, AttributeError):
+            raise InputError("run.json is damaged: an entry is missing, or is not what it should be. Start a new run.") from None
+
+
+_PLAIN = ("users", "target", "epsilon", "delta", "task", "model", "nodes", "wait", "timeout", "seed")
+
+
+def _hidden_widths(model: str, linear: tuple[str, ...]) -> tuple[int, ...]:
+    """The widths that a model's name says: none, for the names of linear models."""
+    if model in linear:
+        return ()
+    if not re.fullmatch(r"mlp:[1-9]\d{0,4}(,[1-9]\d{0,4})*", model):
+        names = ", ".join(linear)
+        raise InputError(f"--model is {model!r}; it is {names}, or mlp: and the widths of hidden layers, as in mlp:128,128.")
+    return tuple(map(int, model[4:].split(",")))
 
 
 def _settings(value: dict[str, Any]) -> Settings:

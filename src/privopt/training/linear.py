@@ -1,16 +1,24 @@
-"""Linear models: scales, then a session, then coefficients for the data as they were given."""
+"""Linear models: scales, then a session, then coefficients for the data as they were given.
+
+What is known beside the private rows (public rows, or a scale of the columns) is made before training, in the same frame. A scale
+is how large the gradient of each column's coefficient typically is, up to a factor, declared by the user as a vector; or
+`"frequency"`: then E|x| is measured on the private rows, with noise, paid from the budget, and its root is the scale.
+"""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from threadpoolctl import threadpool_limits
 
+from privopt.errors import InputError
 from privopt.loop import Result, check_finite, run
+from privopt.measure import surveys
 from privopt.measure.randomness import key
-from privopt.methods import Method
+from privopt.methods import METHODS, Method
 from privopt.methods.problem import (
     LossFacts,
     Problem,
@@ -20,21 +28,118 @@ from privopt.methods.problem import (
     multinomial_facts,
     squared_facts,
 )
-from privopt.perexample.design import Design, Frame
+from privopt.perexample.design import Design, Frame, LimitedDesign
 from privopt.perexample.grads import Vector
-from privopt.perexample.limited import LimitedDesign
-from privopt.perexample.linear_oracle import LinearOracle
+from privopt.perexample.linear_oracle import LinearOracle, PublicRows
 from privopt.perexample.losses import Huber, Logistic, Loss, Multinomial
-from privopt.perexample.public_rows import PublicRows
 from privopt.postprocess.regularizers import Regularizer, nonconvex, ridge
+from privopt.postprocess.side_information import least_seen, seen_sizes
 from privopt.privacy.accountants import epsilon
 from privopt.privacy.budget import Budget, default_delta
 from privopt.privacy.calibration import calibrate
+from privopt.privacy.events import GaussianDpEvent
 from privopt.privacy.statement import Statement
-from privopt.training.public_data import check_columns, check_public, find_side_facts
-from privopt.training.scaling import INTERCEPT, Scales, TrainingRows, check_declared, find_scales
+from privopt.training.scaling import INTERCEPT, NORM_SHARE, Scales, TrainingRows, check_declared, find_scales, share_of
 from privopt.training.session import Session, check_plan, single_release
 from privopt.training.settings import Settings, check_settings
+
+# ---------------------------------------------------------------- public rows and scales
+
+
+FREQUENCY_SHARE = 0.1  # of the squared budget measures frequencies that nobody declared
+
+
+def check_public(method: Method, options: Mapping[str, Any], *, public: bool) -> None:
+    """Refuse side information that the method cannot use; nothing depends on the data."""
+    if public and not method.uses_public:
+        able = ", ".join(name for name, other in METHODS.items() if other.uses_public)
+        raise InputError(f"{method.name} does not use public data. Leave them out, or choose one of {able}.")
+    scale = options.get("scale")
+    if isinstance(scale, str) and scale != "frequency":
+        raise InputError(f'scale is {scale!r}; it is a number > 0 for each column, or "frequency", which is measured privately.')
+
+
+def check_columns(rows: TrainingRows, options: Mapping[str, Any]) -> None:
+    """Refuse public rows and scales that are not for these columns."""
+    columns, scale = int(rows.matrix.shape[1]), options.get("scale")
+    if rows.public is not None and rows.public.matrix.shape[1] != columns:
+        raise InputError(f"the public rows have {rows.public.matrix.shape[1]} columns, but the private ones have {columns}.")
+    if scale is not None and not isinstance(scale, str):
+        _of_columns(scale, columns)
+
+
+def find_side_facts(
+    rows: TrainingRows, method: Method, options: Mapping[str, Any], scales: Scales, loss: Loss, session: Session
+) -> SideFacts | None:
+    """Whatever the method uses of it; `None` if it uses nothing.
+
+    **Guarantee** Public rows are used in the clear, private ones only through surveys that are paid for, except for a method
+    without a guarantee.
+    """
+    centre, unit = scales.target
+    if rows.public is None and "scale" in options:
+        return _by_scale(rows.matrix, options["scale"], scales, loss.outputs, session)
+    if rows.public is None and method.private:
+        return None
+    known = ~np.isnan(rows.targets)
+    matrix, targets = (
+        (rows.matrix[known], rows.targets[known]) if rows.public is None else (rows.public.matrix, rows.public.targets)
+    )
+    if sp.issparse(matrix) and scales.frame.centre is not None:
+        matrix = sp.csr_array(matrix).toarray()
+    design = Design(matrix, scales.frame)
+    batch = method.public_batch or len(targets)
+    gradient = PublicRows(design, (targets - centre) / unit if rows.regression else targets, loss, batch)
+    roots = seen_sizes(gradient, np.zeros(loss.outputs * design.width))
+    stability = options.get("stability", least_seen(roots))
+    diagonal = 1 / (roots + stability)
+    norms = design.take(None).scaled_norms(diagonal if loss.outputs == 1 else diagonal.reshape(loss.outputs, -1), 2)
+    if norms.ndim == 2:
+        norms = np.sqrt((norms**2).mean(axis=1))
+    return SideFacts(None if rows.public is None else gradient, None, float(np.quantile(norms, surveys.TYPICAL)), stability)
+
+
+def _by_scale(matrix: Vector | sp.csr_matrix, given: Any, scales: Scales, outputs: int, session: Session) -> SideFacts:
+    """A scale that is shared by the outputs; the intercept weighs in a divided row what it weighs in a row."""
+    frame = Frame(scales.frame.centre, scales.frame.scale, 0.0)
+    design = Design(matrix, frame)
+    noise, declared, paid = session.noise_for(GaussianDpEvent), list[str](), list[str]()
+    if isinstance(given, str):
+        asked = share_of(noise, FREQUENCY_SHARE, 1)
+        sizes = surveys.column_sizes(
+            design, bound=scales.row_norm, noise_multiplier=asked, spending=session.spending, rng=session.rng
+        )
+        scale = np.sqrt(sizes)  # of an indicator, the root mean square
+        paid.append("how large the entries of each column are (how frequent, for words)")
+    else:
+        scale = _of_columns(given, int(matrix.shape[1])) / (1.0 if frame.scale is None else frame.scale)
+        declared.append("the declared scale of the columns")
+    with np.errstate(all="ignore"):  # a warning would tell something about the data
+        norms = design.take(None).scaled_norms(1 / scale, 2)
+    typical = surveys.typical_norm(
+        norms, noise_multiplier=share_of(noise, NORM_SHARE, 1), spending=session.spending, rng=session.rng
+    )
+    paid.append("the length of a typical row divided by the scale" + (" (too few rows to tell)" if typical is None else ""))
+    if typical is None:
+        typical = scales.row_norm / float(np.median(scale))
+    if scales.frame.intercept:
+        scale = np.append(scale, scales.row_norm / typical)
+        typical *= math.hypot(1.0, INTERCEPT)
+    return SideFacts(None, np.tile(scale, outputs), typical, 0.0, declared, paid)
+
+
+def _of_columns(given: Any, columns: int) -> Vector:
+    try:
+        scale = np.asarray(given, dtype=float)
+    except (TypeError, ValueError):
+        scale = np.zeros(0)
+    if scale.shape != (columns,) or not (np.isfinite(scale) & (scale > 0)).all():
+        raise InputError(f"scale must be {columns} finite numbers > 0, one for each column: what is rare has a small one, not 0.")
+    return scale
+
+
+# ---------------------------------------------------------------- training
+
 
 MOST_CLASSES, MOST_LETTERS = 5, 30  # that a statement names, and of each name
 HOPELESS = 0.5  # noise on one averaged gradient, in clip bounds, that leaves nothing to learn from
@@ -90,7 +195,7 @@ def train_linear(rows: TrainingRows, loss: Callable[[float], Loss], settings: Se
         assumed_public=[
             f"the number of rows ({size}), and the names and types of the columns",
             *rows.assumed_public,
-            *([] if rows.encoded else scales.declared),
+            *scales.declared,
             *(side.declared if side else []),
         ],
         paid_for=[*rows.paid_for, *scales.estimated, *(side.paid_for if side else [])],
@@ -199,10 +304,11 @@ def too_noisy(size: int, width: int, budget: Budget) -> str | None:
         rows = needed
         within = replace(budget, delta=min(budget.delta, default_delta(rows)))
         needed = math.ceil(calibrate(release, within) * length / HOPELESS)
-    few = "1 row is" if size == 1 else f"{size} rows are"
+    unit = "row" if budget.unit == "example" else budget.unit
+    few = f"1 {unit} is" if size == 1 else f"{size} {unit}s are"
     return (
         f"{few} too few for {width} coefficients at epsilon = {budget.epsilon:.3g}: the noise would drown the model. "
-        f"epsilon ≥ {_rounded_up(enough)}, or {rows} rows, or fewer columns would help."
+        f"epsilon ≥ {_rounded_up(enough)}, or {rows} {unit}s, or fewer columns would help."
     )
 
 

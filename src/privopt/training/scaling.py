@@ -1,4 +1,8 @@
-"""Scaling: columns and rows on a public scale, declared by the user or estimated privately and paid from the budget."""
+"""Scaling: columns and rows on a public scale, declared by the user or estimated privately and paid from the budget.
+
+A row is scaled once. Columns of plain numbers are scaled by a frame, from their ranges. Columns of an encoded table are on
+[−1, 1] already, and their frame leaves them as they are. Either way `centre_and_scale` says what a range becomes.
+"""
 
 import hashlib
 import math
@@ -13,7 +17,7 @@ import scipy.sparse as sp
 from privopt.errors import InputError, warn
 from privopt.measure import surveys
 from privopt.measure.surveys import Ranges
-from privopt.perexample.design import CHUNK, Design, Frame
+from privopt.perexample.design import CHUNK, Design, Frame, centre_and_scale
 from privopt.perexample.grads import Vector
 from privopt.privacy.events import GaussianDpEvent
 from privopt.training.session import Session
@@ -55,8 +59,9 @@ class PublicTable:
 class TrainingRows:
     """The private rows and their targets, and what is declared of them.
 
-    `encoded` rows were made by the caller, who knows where their bounds come from and says so in the two lists. A row of a class
-    that is not among those declared has the target NaN: no gradient and no loss, while n stays. Its columns count in surveys.
+    `encoded` rows have columns on [−1, 1]. The caller made them, and says in the two lists where their ranges and the bounds come
+    from. A row of a class that is not among those declared has the target NaN: no gradient and no loss, while n stays. Its
+    columns count in surveys.
     """
 
     matrix: Vector | sp.csr_matrix
@@ -72,7 +77,7 @@ class TrainingRows:
 
 @dataclass(frozen=True)
 class Scales:
-    """A frame for the rows, the length of a typical framed row, and where both come from."""
+    """A frame for the rows, the length of a typical framed row, and where both come from, if the caller does not know."""
 
     frame: Frame
     row_norm: float
@@ -94,7 +99,7 @@ def check_declared(rows: TrainingRows) -> None:
 
 def find_scales(rows: TrainingRows, session: Session, *, fit_intercept: bool) -> Scales:
     """Scales from declared bounds; what is not declared is surveyed."""
-    ask_columns = rows.bounds is None and not sp.issparse(rows.matrix)
+    ask_columns = rows.bounds is None and not rows.encoded and not sp.issparse(rows.matrix)
     ask_target = rows.regression and rows.target_bounds is None
     if session.budget.delta == 0 and (rows.bounds is None or ask_target):
         missing = [name for name, asked in (("bounds", rows.bounds is None), ("target_bounds", ask_target)) if asked]
@@ -116,7 +121,8 @@ def find_scales(rows: TrainingRows, session: Session, *, fit_intercept: bool) ->
         estimated.append("the length of a typical row" + (" (too few rows to tell)" if row_norm is None else ""))
     if row_norm is None:
         row_norm = math.sqrt(rows.matrix.shape[1])  # as if every entry were 1, which is the most that a column's range allows
-    return Scales(Frame(centre, scale, INTERCEPT * row_norm if fit_intercept else 0.0), row_norm, target, declared, estimated)
+    frame = Frame(centre, scale, INTERCEPT * row_norm if fit_intercept else 0.0)
+    return Scales(frame, row_norm, target, [] if rows.encoded else declared, estimated)
 
 
 def _ranges(
@@ -128,15 +134,7 @@ def _ranges(
     if ask_columns or ask_target:
         parts = [rows.matrix] if ask_columns else []
         parts += [rows.targets[:, None]] if ask_target else []
-        width = sum(part.shape[1] for part in parts)
-        surveyed = surveys.column_ranges(
-            lambda: _blocks(parts, width),
-            rows.matrix.shape[0],
-            width,
-            noise_multiplier=share_of(noise, RANGES_SHARE if ask_columns else NORM_SHARE, 2),
-            spending=session.spending,
-            rng=session.rng,
-        )
+        surveyed = survey_ranges(parts, share_of(noise, RANGES_SHARE if ask_columns else NORM_SHARE, 2), session)
         if ask_target:
             if not surveyed.known[-1]:
                 warn(NO_TARGET_RANGE)
@@ -162,6 +160,19 @@ def share_of(noise: float, share: float, questions: int) -> float:
     T Gaussians with noise z are one with z/√T, so 1/z² is what adds up.
     """
     return noise * math.sqrt(questions / share)
+
+
+def survey_ranges(parts: Sequence[Vector], noise_multiplier: float, session: Session) -> Ranges:
+    """The ranges of the columns of these parts of the same rows, estimated privately and paid for."""
+    size, width = parts[0].shape[0], sum(part.shape[1] for part in parts)
+    return surveys.column_ranges(
+        lambda: _blocks(parts, width),
+        size,
+        width,
+        noise_multiplier=noise_multiplier,
+        spending=session.spending,
+        rng=session.rng,
+    )
 
 
 def _blocks(parts: Sequence[Vector], width: int) -> Iterator[Vector]:
@@ -198,9 +209,7 @@ def _frame(ranges: Ranges, *, sparse: bool) -> tuple[Vector | None, Vector]:
     Columns that touch 0 keep it, so that indicator columns stay sparse and short rows stay short. A range that is not trusted is
     not stretched far: rows that it missed, at 0 say, would become very long.
     """
-    low, high = ranges.low, ranges.high
-    shift = np.zeros_like(low) if sparse else np.where((low > 0) | (high < 0), (low + high) / 2, 0.0)
-    reach = np.maximum(np.abs(high - shift), np.abs(low - shift))
-    reach = np.maximum(reach, np.abs(shift) * (1e-6 if ranges.trusted else 0.25))
+    centre, reach = centre_and_scale(ranges.low, ranges.high, centred=(not sparse) & ((ranges.low > 0) | (ranges.high < 0)))
+    reach = np.maximum(reach, np.abs(centre) * (1e-6 if ranges.trusted else 0.25))
     unseen = reach.max(initial=0.0) or 1.0  # of a column with nothing but 0: what is too rare to see is not made large
-    return (shift if shift.any() else None), np.where(reach > 0, reach, unseen)
+    return (centre if centre.any() else None), np.where(reach > 0, reach, unseen)

@@ -65,8 +65,13 @@ def check_settings(settings: Settings, loss: LossFacts, model: ModelKind, *, del
 def check_model(method: Method, model: ModelKind) -> None:
     """Refuse a method that is not defined for this kind of model."""
     if model not in method.models:
-        other = "networks. dp-adam, dp-sgd and rrpsgd are" if model == "network" else "linear models. dp-adam and dp-sgd are"
-        raise InputError(f"{method.name} needs {method.needs}, so it is not for {other}.")
+        others: dict[ModelKind, str] = {
+            "linear": "linear models. dp-adam and dp-sgd are",
+            "network": "networks. dp-adam, dp-sgd and rrpsgd are",
+            "federated": "federations. dp-fedavg, dp-fedadam and fed-adadps are",
+        }
+        needs = "" if method.needs == "nothing" else f" needs {method.needs}, so it"
+        raise InputError(f"{method.name}{needs} is not for {others[model]}.")
 
 
 def _positive(value: Any) -> bool:

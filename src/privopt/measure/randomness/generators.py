@@ -1,4 +1,4 @@
-"""Generators: ChaCha under a key from the operating system, unless a seed makes a run repeatable for a test.
+"""Generators, and the noise of arrays: ChaCha under a key from the operating system; a seed makes a run repeatable for a test.
 
 A run has one generator: NumPy's distributions, on the keystream of ChaCha8 (Bernstein 2008; on the number of rounds Aumasson
 2019) under a key of 256 bits. Without the key the stream cannot be distinguished from random bits, so what is published of it, or
@@ -6,12 +6,16 @@ follows from it (answers, start values, a draw of rows), reveals nothing about t
 the keys of `torch_noise`, is the next 256 bits of its stream. Eight rounds everywhere, so that there is one cipher to trust.
 
 Whoever knows a generator's state can subtract the noise, so a state is as sensitive as the data.
+
+Noise for NumPy comes from the run's generator, for torch from a key drawn from it.
 """
 
 import json
 import secrets
+from collections.abc import Callable
 from hashlib import sha256
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 from randomgen import ChaCha
@@ -74,3 +78,43 @@ def restore_state(text: str) -> Rng:
             "it. Resume with that version, or start a new run."
         )
     return from_key(int.from_bytes(bytes.fromhex(value["key"]), "little"), value["counter"])
+
+
+# ---------------------------------------------------------------- noise
+
+
+Sum = Callable[[Any], Any]  # f(array) adds a sum to the array and returns it; f(None) returns the sum
+
+
+def normal(like: Any, deviation: float, rng: Rng) -> Callable[[Sum], Any]:
+    """Start drawing normal noise shaped like `like`; the function that is returned adds a sum to it.
+
+    For torch it is drawn in other threads while the sum is computed.
+    """
+    if not isinstance(like, np.ndarray):
+        from privopt.measure.randomness import torch_noise
+
+        return torch_noise.normal(like, deviation, rng)
+
+    def add(total: Sum) -> Any:
+        centre = total(None)
+        numbers: Any = rng.standard_normal(centre.shape)
+        numbers *= deviation
+        numbers += centre
+        return numbers
+
+    return add
+
+
+def laplace(like: Any, rng: Rng) -> Any:
+    """Draw Laplace noise of scale 1, shaped like `like`."""
+    return as_array_like(rng.laplace(size=tuple(like.shape)), like)
+
+
+def as_array_like(numbers: Any, like: Any) -> Any:
+    """Convert numbers to an array of the same library, precision and device as `like`."""
+    if isinstance(like, np.ndarray):
+        return numbers
+    from privopt.measure.randomness.torch_noise import as_tensor_like
+
+    return as_tensor_like(numbers, like)

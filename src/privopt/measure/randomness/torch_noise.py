@@ -17,10 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from privopt.measure.randomness.generators import KEY_BITS, Rng
+from privopt.measure.randomness.generators import KEY_BITS, Rng, Sum
 from privopt.measure.randomness.generators import key as next_key
 from privopt.measure.randomness.keyed_normal import fill
-from privopt.measure.randomness.noise import Sum
 
 FEW = 1 << 12  # below this size NumPy draws: a key costs more
 MANY = 1 << 15  # from this size on a second thread pays off

@@ -5,11 +5,10 @@ outputs. Norms and weighted sums of per-example gradients follow in closed form:
 Nothing here is private.
 """
 
-from privopt.perexample.networks.chunked import ChunkedGrads
 from privopt.perexample.networks.layout import FlatParameters, Layout
 from privopt.perexample.networks.loss_modules import per_example
 from privopt.perexample.networks.recorder import Recorder, per_example_gradients, record
-from privopt.perexample.networks.torch_grads import TorchGrads
+from privopt.perexample.networks.torch_grads import ChunkedGrads, TorchGrads
 from privopt.perexample.networks.torch_oracle import TorchOracle
 from privopt.perexample.networks.unsupported import UnsupportedLayer, UnsupportedLoss, replace_batchnorm
 

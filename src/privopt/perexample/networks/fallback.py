@@ -22,9 +22,8 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from privopt.perexample.networks.factors import Dense
 from privopt.perexample.networks.layers.recurrent import refuse_projection
-from privopt.perexample.networks.layers.site import Site
 from privopt.perexample.networks.rng import RngState
-from privopt.perexample.networks.tape import Gradients, ParameterFactors, Tape
+from privopt.perexample.networks.tape import Gradients, ParameterFactors, Site, Tape
 from privopt.perexample.networks.unsupported import UnsupportedLayer
 
 TOLERANCE = {None: 1e-3, torch.float16: 1e-2, torch.bfloat16: 3e-2}  # relative, between two runs, by the type of autocast

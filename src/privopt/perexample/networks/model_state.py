@@ -1,8 +1,13 @@
-"""The state of a model: saved and restored, or changed for the length of a block."""
+"""The state of a model: saved and restored, or changed for the length of a block; and the precision of what is computed with it.
+
+Sums and norms are computed in single precision at least, whatever precision the model runs in. A norm that is rounded to half
+precision may be too small, and then an example is clipped too little. Under `torch.autocast` activations and their gradients are
+in half precision; they are converted to single precision before anything is multiplied.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -114,3 +119,31 @@ def random_values(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
     finally:
         for parameter, data in zip(parameters, before, strict=True):
             parameter.data = data
+
+
+# ---------------------------------------------------------------- precision
+
+
+ALREADY = nullcontext()
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """A block without autocast and without gradients."""
+    if torch.is_autocast_enabled(device.type):
+        return _without_autocast(device)
+    return torch.no_grad() if torch.is_grad_enabled() else ALREADY
+
+
+@contextmanager
+def _without_autocast(device: torch.device) -> Iterator[None]:
+    with torch.no_grad(), torch.autocast(device.type, enabled=False):
+        yield
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """The tensor, in single precision if it was in half precision.
+
+    >>> at_least_float32(torch.ones(1, dtype=torch.bfloat16)).dtype
+    torch.float32
+    """
+    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor

@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from privopt.perexample.networks.buffers import Buffers
 from privopt.perexample.networks.examples import call_model, compute_losses, count_examples
+from privopt.perexample.networks.factors.factor import Buffers
 from privopt.perexample.networks.fallback import Fallback, forwards
 from privopt.perexample.networks.layers import OBSERVED, REWRITTEN, FactorRule, Site
 from privopt.perexample.networks.layout import Layout
 from privopt.perexample.networks.loss_modules import Loss, per_example
-from privopt.perexample.networks.precision import at_least_float32
+from privopt.perexample.networks.model_state import at_least_float32
 from privopt.perexample.networks.tape import Gradients, MakeFactors, ParameterFactors, Tape
 from privopt.perexample.networks.torch_grads import TorchGrads
 from privopt.perexample.networks.unsupported import UnsupportedLoss, batch_dims, refuse_mixing, refuse_rounding, rounding_settings

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, default_collate
 
 from privopt.errors import InputError, PrivoptError
-from privopt.perexample.networks.chunked import ChunkedGrads
 from privopt.perexample.networks.examples import (
     call_model,
     compute_losses,
@@ -23,9 +22,9 @@ from privopt.perexample.networks.examples import (
 from privopt.perexample.networks.isolation.model_check import check_model
 from privopt.perexample.networks.layout import FlatParameters, Layout
 from privopt.perexample.networks.loss_modules import Loss, check_targets, per_example
-from privopt.perexample.networks.precision import at_least_float32
+from privopt.perexample.networks.model_state import at_least_float32
 from privopt.perexample.networks.recorder import Recorder, gradients
-from privopt.perexample.networks.torch_grads import TorchGrads
+from privopt.perexample.networks.torch_grads import ChunkedGrads, TorchGrads
 from privopt.perexample.networks.unsupported import UnsupportedLoss
 
 
@@ -90,7 +89,8 @@ class TorchOracle:
         if not callable(loss):
             raise InputError(f"the loss is a {type(loss).__name__}, but a function or a loss module of torch is needed.")
         self.model, self.loss, self.chunk = model, per_example(loss), chunk
-        self._recorder, self._copies, self._moves = Recorder(model), False, True
+        self._recorder, self._moves = Recorder(model), True
+        self.copies = False  # whether the model changes its inputs in place, so that rows are copied
         self.doubts = ["it was not checked"]  # why it is not proved that each example's loss depends on that example only
         self.layout: Layout = Layout(model)
         if isinstance(loss, nn.Module) and any(p.requires_grad and p not in self.layout.names for p in loss.parameters()):
@@ -99,7 +99,7 @@ class TorchOracle:
                 "model, or freeze them: loss.requires_grad_(False)."
             )
         if check and self._size:
-            output, self._copies, self.doubts = check_model(self._recorder, self.loss, *self._read(slice(0, 1)))
+            output, self.copies, self.doubts = check_model(self._recorder, self.loss, *self._read(slice(0, 1)))
             if isinstance(output, Tensor) and isinstance(targets, Tensor):
                 check_targets(loss, output.detach()[:1].expand(self._size, *output.shape[1:]), targets)
 
@@ -165,7 +165,7 @@ class TorchOracle:
         if self._moves:
             fetched = move_to_device(fetched, self.layout.device)
         is_view = isinstance(rows, slice)  # of the user's data
-        return copy_tensors(fetched) if self._copies and is_view else fetched
+        return copy_tensors(fetched) if self.copies and is_view else fetched
 
     def _gradients(self, parameters: Tensor | None, rows: Tensor | slice, count: int) -> TorchGrads:
         if parameters is not None:

@@ -10,9 +10,10 @@
 
 A norm that is computed without forming the gradient must not be too small when terms cancel: the example would be clipped too
 little. Where that could happen, the gradients of those examples are formed (`CANCELLED`), and where they almost vanish, the
-weighted sum adds the formed gradients, too (`cancellation`).
+weighted sum adds the formed gradients, too (`Cancelled`).
 """
 
+import weakref
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -146,3 +147,83 @@ def add_tensors(parts: Sequence[Tensor]) -> Tensor:
     for place, part in enumerate(parts[1:]):
         total = total.add_(part) if place else total + part
     return total
+
+
+class Dense:
+    """gᵢ = values[i]. Its squared norms and its last difference are cached: the weight of the same layer uses them."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values if values.ndim > 1 else values.unsqueeze(1)  # a parameter may be one number
+        self.squares: Tensor | None = None
+        self._difference: tuple[Factor, float, Dense] | None = None
+
+    @property
+    def examples(self) -> int:
+        return self.values.shape[0]
+
+    def squared_norms(self, diagonal: Tensor | None = None) -> Tensor:
+        if diagonal is not None:
+            return squares(self.values * diagonal)
+        if self.squares is None:
+            self.squares = squares(self.values)
+        return self.squares
+
+    def absolute_norms(self, diagonal: Tensor | None = None) -> Tensor:
+        return absolutes(self.values if diagonal is None else self.values * diagonal)
+
+    def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
+        if out.ndim == 1:
+            out.addmv_(self.values.T, weights)
+        else:
+            out.view(-1).addmv_(self.values.flatten(1).T, weights)
+
+    def dots(self, vector: Tensor) -> Tensor:
+        return self.values.flatten(1) @ vector.reshape(-1)
+
+    def dense(self) -> Tensor:
+        return self.values
+
+    def take(self, index: Tensor) -> "Dense":
+        return Dense(self.values[index])
+
+    def minus(self, other: Factor, weight: float) -> "Dense":
+        if self._difference is None or self._difference[0] is not other or self._difference[1] != weight:
+            self._difference = other, weight, Dense(self.values.sub(other.dense(), alpha=weight))
+        return self._difference[2]
+
+    def plus(self, other: Factor) -> "Dense":
+        return Dense(self.values + other.dense())
+
+
+# ---------------------------------------------------------------- memory
+
+
+class Buffers:
+    """Large tensors that are reused in the next step, for one recorder.
+
+    Memory that is new to the process costs more than the arithmetic done in it. A buffer is lent to an owner and returned when
+    the owner is deleted.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[Tensor] = []
+
+    def lend(self, owner: object, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """An uninitialised tensor, for as long as the owner lives."""
+        numbers = torch.Size(shape).numel()
+        fitting = [
+            buffer
+            for buffer in self._free
+            if (buffer.dtype, buffer.device) == (like.dtype, like.device) and numbers <= buffer.numel() <= 2 * numbers
+        ]
+        if fitting:
+            buffer = min(fitting, key=Tensor.numel)
+            self._free = [other for other in self._free if other is not buffer]
+        else:
+            self._free.clear()  # the batch size has changed: the old buffers do not fit
+            buffer = like.new_empty(numbers + numbers // 8)
+        weakref.finalize(owner, self._free_list, buffer)
+        return buffer[:numbers].view(shape)
+
+    def _free_list(self, buffer: Tensor) -> None:
+        self._free.append(buffer)

@@ -14,13 +14,12 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor
 
-from privopt.perexample.networks.buffers import Buffers
-from privopt.perexample.networks.factors.cancellation import VANISHED, Cancelled, recompute_doubtful
-from privopt.perexample.networks.factors.dense import Dense
 from privopt.perexample.networks.factors.factor import (
     BLOCK,
     CANCELLED,
     HUGE,
+    Buffers,
+    Dense,
     Factor,
     absolutes,
     add_tensors,
@@ -30,7 +29,7 @@ from privopt.perexample.networks.factors.factor import (
     squares,
 )
 from privopt.perexample.networks.factors.kernels import squared_lengths_of_two, usable
-from privopt.perexample.networks.factors.sum import Sum
+from privopt.perexample.networks.factors.sums import VANISHED, Cancelled, Sum, recompute_doubtful
 
 TRAFFIC = 24  # products that take as long as writing one element of a formed gradient and reading it twice
 KEEP = 1 << 22  # elements of formed gradients that may always be kept for the weighted sum

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from privopt.perexample.networks.factors.dense import Dense
-from privopt.perexample.networks.factors.factor import Factor, absolutes, multiply_squares, scaled_product, squares
+from privopt.perexample.networks.factors.factor import Dense, Factor, absolutes, multiply_squares, scaled_product, squares
 from privopt.perexample.networks.factors.kernels import squared_lengths, usable
 from privopt.perexample.networks.factors.outer import Outer, Signal, Term, accumulate
 

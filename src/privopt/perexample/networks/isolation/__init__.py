@@ -7,5 +7,5 @@
 | `combinations` | shapes: operations that make one number of several examples, whatever their values are |
 | `overwriting` | any batch: losses and gradients after the rows of other examples were overwritten |
 
-`made_up` builds the batches that show a dependence.
+`examples` builds the batches that show a dependence.
 """

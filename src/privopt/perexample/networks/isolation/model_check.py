@@ -21,10 +21,13 @@ from privopt.perexample.networks.examples import (
     describe_types,
     leaves,
     make_up,
+    normal,
+    padded,
+    positive,
     possible_kinds,
     rows_of,
+    wide,
 )
-from privopt.perexample.networks.isolation.made_up import normal, padded, positive, wide
 from privopt.perexample.networks.isolation.one_by_one import TOLERANCES, check_isolation
 from privopt.perexample.networks.isolation.overwriting import BatchRows, check_losses, compare, record_half_precision
 from privopt.perexample.networks.layout import Layout

@@ -29,10 +29,19 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from privopt.perexample.networks.examples import Kind, Numbers, call_model, compute_losses, copy_tensors, leaves, rows_of
+from privopt.perexample.networks.examples import (
+    EXAMPLES,
+    Kind,
+    MadeUp,
+    Numbers,
+    call_model,
+    compute_losses,
+    copy_tensors,
+    leaves,
+    rows_of,
+)
 from privopt.perexample.networks.fallback import forwards
 from privopt.perexample.networks.isolation.combinations import MOST, PRIMES, Watch, code_line, find_combinations
-from privopt.perexample.networks.isolation.made_up import EXAMPLES, MadeUp
 from privopt.perexample.networks.loss_modules import Loss
 from privopt.perexample.networks.model_state import ModelState, in_precision, random_values
 from privopt.perexample.networks.rng import without_randomness

@@ -11,12 +11,11 @@ from typing import Any
 from torch import nn
 
 from privopt.perexample.networks.layers.attention import record_attention
+from privopt.perexample.networks.layers.basic import group_norm_factors, instance_norm_factors, layer_norm_factors, linear_factors
 from privopt.perexample.networks.layers.conv import conv_factors, conv_transpose_factors
 from privopt.perexample.networks.layers.embedding import embedding_bag_factors, embedding_factors
-from privopt.perexample.networks.layers.fully_connected import linear_factors
-from privopt.perexample.networks.layers.norm import group_norm_factors, instance_norm_factors, layer_norm_factors
 from privopt.perexample.networks.layers.recurrent import record_recurrent
-from privopt.perexample.networks.layers.site import FactorRule, Site
+from privopt.perexample.networks.tape import FactorRule, Site
 
 __all__ = ["OBSERVED", "REWRITTEN", "FactorRule", "Site"]
 

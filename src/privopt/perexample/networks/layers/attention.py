@@ -11,10 +11,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from privopt.perexample.networks.factors import Dense, Outer, Signal, Term
-from privopt.perexample.networks.layers.fully_connected import as_sequences, sum_over_time
-from privopt.perexample.networks.layers.site import Site
-from privopt.perexample.networks.precision import at_least_float32
-from privopt.perexample.networks.tape import Gradients, MakeFactors, ParameterFactors, Tape
+from privopt.perexample.networks.layers.basic import as_sequences, sum_over_time
+from privopt.perexample.networks.model_state import at_least_float32
+from privopt.perexample.networks.tape import Gradients, MakeFactors, ParameterFactors, Site, Tape
 from privopt.perexample.networks.unsupported import UnsupportedLayer
 
 

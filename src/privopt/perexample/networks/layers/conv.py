@@ -14,7 +14,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from privopt.perexample.networks.factors import Dense, Outer, Term
-from privopt.perexample.networks.layers.site import NamedFactors, Site
+from privopt.perexample.networks.tape import NamedFactors, Site
 
 SHORT = 16  # pixels in a row of the output: shorter rows are indexed faster than copied
 

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from privopt.perexample.networks.factors import Dense, Outer
-from privopt.perexample.networks.layers.fully_connected import as_sequences, sum_over_time
-from privopt.perexample.networks.layers.site import Site
-from privopt.perexample.networks.precision import at_least_float32
-from privopt.perexample.networks.tape import Gradients, ParameterFactors, Tape
+from privopt.perexample.networks.layers.basic import as_sequences, sum_over_time
+from privopt.perexample.networks.model_state import at_least_float32
+from privopt.perexample.networks.tape import Gradients, ParameterFactors, Site, Tape
 from privopt.perexample.networks.unsupported import UnsupportedLayer
 
 AT_ONCE = 1 << 18  # gate values that are processed together: they fit a cache

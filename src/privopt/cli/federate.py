@@ -1,0 +1,164 @@
+"""`privopt federate`: a private model from users who keep their rows, on Flower."""
+
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from privopt.cli.train import given, kept, parse_option
+from privopt.errors import InputError, warn
+
+if TYPE_CHECKING:
+    from privopt.runs.request import FederationRequest
+
+
+def federate(
+    context: typer.Context,
+    file: Annotated[Path | None, typer.Argument(help="CSV or Parquet, with a column of users.", show_default=False)] = None,
+    users: Annotated[str | None, typer.Option(help="The column that says whose row it is. It is not trained on.")] = None,
+    target: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="The privacy budget for one user, with all rows: 1 is strong.")] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="The probability that the guarantee may fail with. Default: below 1/(10 users).")
+    ] = None,
+    method: Annotated[str, typer.Option(help="dp-fedavg, dp-fedadam or fed-adadps (which needs --public).")] = "dp-fedavg",
+    model: Annotated[
+        str | None, typer.Option(help="logistic, ridge, or a network: mlp:64. Default: logistic or ridge, by the target.")
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="How often the model is sent to the nodes. Default: a public rule, as for the next four.")
+    ] = None,
+    cohort: Annotated[int | None, typer.Option(help="Expected users of a round: each is drawn by a coin.")] = None,
+    clip_bound: Annotated[float | None, typer.Option(help="How far one user can pull a round.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Step size of the server.")] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(help="An option of the method's own, as name=value: local_steps=10, noise=shares, clipping=adaptive."),
+    ] = None,
+    task: Annotated[
+        Literal["classify", "regress"] | None, typer.Option(help="Classes or numbers? Needed for whole numbers.")
+    ] = None,
+    schema: Annotated[
+        Path | None, typer.Option(help="What is publicly known of the columns, as JSON; the rest is estimated privately.")
+    ] = None,
+    public: Annotated[Path | None, typer.Option(help="Rows that are not private, for fed-adadps.")] = None,
+    nodes: Annotated[int, typer.Option(help="Flower SuperNodes; each serves its part of the users.")] = 2,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds to wait for a node at most; a slow one is left out of a round.")
+    ] = 120.0,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for all nodes at the start.")] = 60.0,
+    app: Annotated[
+        Path | None, typer.Option(help="Write a Flower app to this folder instead, for nodes that have their own rows.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder to make. Default: runs/NAME-DATE.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder, within its budget.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Fixed noise, for tests only.")] = None,
+) -> None:
+    """Train a federation on this machine: privopt federate visits.csv --users patient --target readmitted --epsilon 3
+
+    The guarantee is for one user, however many rows a user has. Users' rows stay on nodes (Flower's own SuperNode processes,
+    here on the loopback interface); what leaves a node is the sum of its users' clipped changes of the model.
+
+    The run folder holds the model, the privacy statement and the ledger. A run that is killed goes on with --resume. For nodes
+    on other machines see docs/federated.md.
+    """
+    from rich.console import Console
+
+    from privopt import datasets
+    from privopt.cli.show import shown
+    from privopt.federated.training import FederatedSettings
+    from privopt.runs import local_federation
+    from privopt.runs.request import FederationRequest
+
+    console = Console()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: Flower's processes are ended, and nothing is lost
+    if resume is not None:
+        if any(given(context, name) for name in context.params if name != "resume"):
+            raise InputError("--resume goes on with the run as it was asked for: leave FILE and the other options out.")
+        with kept(resume, "federate"), _Bar(console) as bar:
+            folder = local_federation.resume(resume, bar)
+        shown(console, folder)
+        return
+    if users is None or target is None or epsilon is None or (file is None) == (app is None):
+        raise InputError(
+            "say a FILE (or --app FOLDER), --users, --target and --epsilon. For example: privopt federate visits.csv "
+            "--users patient --target readmitted --epsilon 3"
+        )
+    request = FederationRequest(
+        users=users,
+        target=target,
+        epsilon=epsilon,
+        file=file,
+        delta=delta,
+        task=task,
+        model=model,
+        nodes=nodes,
+        settings=FederatedSettings(method, rounds, cohort, clip_bound, learning_rate, dict(map(parse_option, option or []))),
+        schema=None if schema is None else datasets.load(schema),
+        public=public,
+        wait=wait,
+        timeout=timeout,
+        seed=seed,
+    )
+    if app is not None:
+        if app.exists() and not app.is_dir():
+            raise InputError(f"--app is {app}, which is a file. Name a folder.")
+        _write_app(request, app, out)
+        console.print(f"Flower app in {app}. Start it with: flwr run {app} SUPERLINK", highlight=False)
+        return
+    assert file is not None
+    place = out or Path("runs") / f"{file.name.split('.')[0]}-{time.strftime('%Y%m%d-%H%M%S')}"
+    with kept(place, "federate"), _Bar(console) as bar:
+        folder = local_federation.start(request, place, bar)
+    shown(console, folder)
+
+
+def _write_app(request: "FederationRequest", app: Path, out: Path | None) -> None:
+    import json
+
+    from privopt.federated.flower_processes import write_app
+    from privopt.runs.federation import prepare
+
+    prepare(request)
+    run = (out or app / "run").absolute()
+    write_app(app, {"run": str(run), "request": json.dumps(request.to_json())})
+
+
+class _Bar:
+    """Rounds, ε so far, nodes alive and the time left; before that, what is being waited for."""
+
+    def __init__(self, console: Any) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._progress = Progress(
+            TextColumn("federation"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("rounds  ε ≤ {task.fields[epsilon]}  {task.fields[nodes]} nodes"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self._status = console.status("Starting Flower's SuperLink and SuperNodes …")
+        self._task: Any = None
+
+    def __enter__(self) -> "_Bar":
+        self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._status.stop()
+        self._progress.stop()
+
+    def __call__(self, progress: dict[str, Any]) -> None:
+        if not progress:
+            return
+        shown: dict[str, Any] = {"epsilon": f"{progress['epsilon']:.3f}", "nodes": f"{progress['alive']}/{progress['nodes']}"}
+        if self._task is None:
+            self._status.stop()
+            for message in progress["warned"]:  # by surveys, before the first round
+                warn(message)
+            self._progress.start()
+            self._task = self._progress.add_task("", total=progress["rounds"], **shown)
+        self._progress.update(self._task, completed=progress["done"], **shown)

@@ -1,0 +1,128 @@
+"""Nodes: where users' rows are. A node is asked about some of its users and answers with one clipped sum.
+
+The server knows how many users each node has, and numbers them through; it never sees a user's row, name or vector. A node
+that does not answer, or whose answer could not come from the users that it was asked about, counts as if its users had not been
+drawn: the noise is the same.
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from privopt.errors import CompositionError, InputError
+from privopt.federated.answers import Reply, Request, answer
+from privopt.measure.clips import automatic, l2
+from privopt.measure.randomness import Rng, generator
+from privopt.perexample.grads import ClipFactors, PerExampleGrads, Rows, Vector
+from privopt.perexample.user_vectors import LocalSteps, Users
+
+
+class Nodes(Protocol):
+    """Whoever carries requests to nodes and brings their replies."""
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """The number of users of each node."""
+        ...
+
+    def ask(self, requests: Mapping[int, Request]) -> Mapping[int, Reply]:
+        """The replies of the nodes that gave one that can be used."""
+        ...
+
+
+class NodesInProcess:
+    """Nodes in this process: no transport, the same answers.
+
+    A `seed` is for tests: the noise of a node, where nodes draw it, is then the same whenever it is asked the same.
+    """
+
+    def __init__(self, nodes: Sequence[Users], seed: int | None = None) -> None:
+        self._nodes, self._seed = nodes, seed
+        self.sizes, self.seeded = [node.size for node in nodes], seed is not None
+
+    def ask(self, requests: Mapping[int, Request]) -> dict[int, Reply]:
+        replies = {node: answer(self._nodes[node], request, self._rng(node, request)) for node, request in requests.items()}
+        return {node: reply for node, reply in replies.items() if reply.refused(requests[node]) is None}
+
+    def _rng(self, node: int, request: Request) -> Rng | None:
+        if self._seed is None:
+            return None
+        asked = hashlib.sha256(f"{self._seed} {node} ".encode() + request.parameters.tobytes()).digest()
+        return generator(int.from_bytes(asked))
+
+
+class FederatedOracle:
+    """A federation as an oracle: its units are users, numbered through all nodes, and their vectors stay where they are.
+
+    Nodes are sent each iterate, so a run with a checkpoint saves an iterate before it is sent (`shows_iterates`).
+    """
+
+    shows_iterates = True
+
+    def __init__(self, nodes: Nodes, dimension: int) -> None:
+        if not sum(nodes.sizes):
+            raise InputError("the nodes have no users: there is nobody to learn from.")
+        self._nodes, self.dimension = nodes, dimension
+        self.size = sum(nodes.sizes)
+        self._ends = np.cumsum(nodes.sizes)
+
+    def __call__(self, parameters: Vector, rows: Rows) -> PerExampleGrads:
+        raise CompositionError("a federation answers client_update(…) only: gradients of single rows do not leave their nodes.")
+
+    def changes(self, parameters: Vector, users: Rows, local: LocalSteps, scale: Vector | None) -> "UserVectors":
+        """The vectors of these users; `None` is all of them."""
+        chosen = np.arange(self.size) if users is None else np.asarray(users)
+        node_of = np.searchsorted(self._ends, chosen, side="right")
+        starts = self._ends - self._nodes.sizes
+        parts = {int(node): chosen[node_of == node] - starts[node] for node in np.unique(node_of)}
+        return UserVectors(self._nodes, parts, np.asarray(parameters, dtype=float), local, scale)
+
+
+class UserVectors:
+    """One vector per user, on their nodes: asked for sums, never for themselves."""
+
+    def __init__(
+        self, nodes: Nodes, users: Mapping[int, Vector], parameters: Vector, local: LocalSteps, scale: Vector | None
+    ) -> None:
+        self._nodes, self._users = nodes, users
+        self._parameters, self._local, self._scale = parameters, local, scale
+        self._within: tuple[float, int] | None = None
+        self.count = sum(map(len, users.values()))
+
+    def clipped_sum(self, clip: ClipFactors, weight: float = 1.0, out: Vector | None = None) -> Vector:
+        """weight × Σ of the clipped vectors, added to `out` if that is given."""
+        total, _ = self._ask(clip, 0.0)
+        return weight * total if out is None else out + weight * total
+
+    def noisy_sum(self, clip: ClipFactors, deviation: float) -> tuple[Vector, float]:
+        """Σ of the clipped vectors with noise that the users' nodes drew, and the share of its variance that came.
+
+        The noise of all nodes together has this deviation: each draws the share of its users among those asked.
+        """
+        return self._ask(clip, deviation)
+
+    def count_within(self, bound: float) -> int:
+        """How many vectors have an l2 norm of at most `bound`; nodes tell it with the sum that is clipped to this bound."""
+        if self._within is None or self._within[0] != bound:
+            self._ask(l2(bound), 0.0)
+        assert self._within is not None
+        return self._within[1]
+
+    def _ask(self, clip: ClipFactors, deviation: float) -> tuple[Vector, float]:
+        if type(clip) not in (l2, automatic):
+            raise CompositionError(f"{type(clip).__name__} cannot be sent to nodes. Use l2(bound), automatic or adaptive.")
+        assert isinstance(clip, l2 | automatic)
+        requests = {
+            node: Request(self._parameters, self._scale, self._local, clip, users, deviation * math.sqrt(len(users) / self.count))
+            for node, users in self._users.items()
+        }
+        replies = self._nodes.ask(requests) if requests else {}
+        total, arrived = np.zeros(len(self._parameters)), 0
+        for node in sorted(replies):  # in this order: another would have other last bits
+            total += replies[node].total
+            arrived += replies[node].users
+        self._within = clip.bound, sum(reply.within for reply in replies.values())
+        return total, arrived / self.count if self.count else 0.0

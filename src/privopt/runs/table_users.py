@@ -1,0 +1,170 @@
+"""The users of a table, on a node: whose rows a file holds, and the rows as a model wants them.
+
+Little is imported here: Flower starts a process for each message.
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from privopt import datasets
+from privopt.datasets import Categorical, Encoding, Numeric, Schema
+from privopt.datasets.table import suggest_names
+from privopt.errors import InputError, PrivoptWarning
+from privopt.perexample.grads import Vector
+from privopt.perexample.losses import Logistic, Loss, Multinomial, Squared
+from privopt.perexample.user_vectors import LinearUsers, Users, group_rows
+
+
+def read_users(path: Path, users: str, target: str, schema: Schema | None) -> tuple[Any, Vector]:
+    """The table in a file, without its column of users, and that column."""
+    text = [users, *datasets.as_written(datasets.listed_values(schema, target))]
+    table = datasets.read(path, target, text=text)
+    if table.frame is None:
+        raise InputError(f"{path} has no named columns, so none can say whose row it is. Give a CSV or Parquet file.")
+    if users == target:
+        raise InputError(
+            f"--users and --target are the same column, {users!r}: one says whose row it is, the other what to learn."
+        )
+    if users not in table.frame.columns:
+        raise InputError(f"{path} has no column {users!r} to name users. {suggest_names(users, table.frame.columns)}")
+    if schema is not None and {users, target} & set(schema.columns):
+        raise InputError(
+            "the schema describes the users or the target under 'columns'. Leave users out; describe 'target' there."
+        )
+    ids = table.frame.pop(users)
+    if ids.isna().any():
+        raise InputError(f"the column {users!r} has missing values: every row belongs to a user. Leave such rows out.")
+    if len(set(texts := datasets.texts(ids))) > len({_as_number(text) for text in set(texts)}):
+        raise InputError(f"the ids in {users!r} are written in several ways, such as 12 and 12.0: one user would count as two.")
+    if not len(table.frame.columns):
+        raise InputError(f"{path} has no columns but users and target: there is nothing to learn from.")
+    names = tuple(table.frame.columns)
+    return replace(table, names=names), texts
+
+
+def _as_number(text: str) -> str | float:
+    """A whole number however it is written, unless with leading zeros, which make another id; else the text."""
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return number if number.is_integer() and not text.startswith("0") else text
+
+
+def encode_quietly(encoding: Encoding, frame: Any) -> Any:
+    """Encode the rows of a frame, without a word about values that are not listed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivoptWarning)  # how many values were not listed is private here
+        return encoding.matrix(frame)
+
+
+class _Counted(NamedTuple):
+    """Users of whom nothing but the number is asked."""
+
+    size: int
+
+
+def find_users(plan: Mapping[str, Any], *, part: int, data: str | None) -> Users:
+    """The users of a node: all of its own file, `data`; or those of its part of a file that all nodes share."""
+    path = data or plan["file"]
+    if not path:
+        raise InputError("this node has no rows: say where they are, --node-config 'partition-id=… data=\"…\"'.")
+    frame, ids = _read_cells(Path(path), plan)
+    groups = group_rows(ids)
+    groups = groups if data else groups[part :: plan["parts"]]
+    if "encoding" not in plan:
+        return _Counted(len(groups))  # type: ignore[return-value]
+    matrix, targets = _numbers(frame, plan)
+    if plan["hidden"]:
+        return _network_users(plan, matrix, targets, groups)
+    if plan["scale"] is not None:
+        matrix = matrix.multiply(1 / np.array(plan["scale"])).tocsr() if sp.issparse(matrix) else matrix / plan["scale"]
+    classes = len(plan["classes"])
+    loss: Loss = Squared() if not classes else Logistic() if classes == 2 else Multinomial(classes)
+    return LinearUsers(matrix, targets, groups, loss, intercept=plan["intercept"])
+
+
+def _read_cells(path: Path, plan: Mapping[str, Any]) -> tuple[Any, Vector]:
+    """The cells of a node's file as they are written, and whose row each is. What cannot be read ends a run at its start."""
+    columns = [*dict(_columns(plan)), plan["target"], plan["users"]]
+    frame = datasets.read(path, None, text=columns).frame
+    if frame is None:
+        raise InputError(f"{path} has no named columns, so none can say whose row it is. Give a CSV or Parquet file.")
+    if missing := [name for name in columns if name not in frame.columns]:
+        raise InputError(f"{path} lacks columns that the federation has: {', '.join(map(repr, missing))}.")
+    if frame[plan["users"]].isna().any():
+        raise InputError(f"the column {plan['users']!r} has missing values: every row belongs to a user. Leave such rows out.")
+    return frame, datasets.texts(frame[plan["users"]])
+
+
+def _columns(plan: Mapping[str, Any]) -> Sequence[tuple[str, Numeric | Categorical]]:
+    return Encoding.from_json(plan["encoding"]).columns if "encoding" in plan else ()
+
+
+def _numbers(frame: Any, plan: Mapping[str, Any]) -> tuple[Any, Vector]:
+    """Encoded rows and their targets, cell by cell: what one user's cell holds changes that user's row, and no other.
+
+    A row with a cell that is no number where one is expected, or with a target that is none, has no target: it is left out.
+    """
+    import pandas as pd
+
+    usable = np.ones(len(frame), dtype=bool)
+    for name, kind in _columns(plan):
+        if isinstance(kind, Numeric):
+            values = pd.to_numeric(frame[name], errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+            usable &= np.isfinite(values)
+            frame[name] = np.where(np.isfinite(values), values, kind.low)
+        else:
+            frame[name] = [_listed(cell, kind.values) for cell in frame[name]]
+    centre, unit = plan["target scale"]
+    if plan["task"] == "classify":
+        places = datasets.codes(np.array([_listed(cell, plan["classes"]) for cell in frame[plan["target"]]]), plan["classes"])
+        targets = np.where(places < 0, np.nan, places)
+    else:
+        values = pd.to_numeric(frame[plan["target"]], errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+        targets = np.where(np.isfinite(values), (values - centre) / unit, np.nan)
+    return encode_quietly(Encoding.from_json(plan["encoding"]), frame), np.where(usable, targets, np.nan)
+
+
+def _listed(cell: Any, values: Sequence[str]) -> str:
+    """A cell as the listed values are written: as it is, or as a number or truth value that is written otherwise.
+
+    >>> _listed("2.0", ["1", "2"]), _listed("yes", ["no", "yes"]), _listed("TRUE", ["False", "True"])
+    ('2', 'yes', 'True')
+    """
+    text = datasets.MISSING if cell is None or cell != cell else str(cell)
+    if text in values:
+        return text
+    same = [value for value in values if value.casefold() == text.casefold() and text.casefold() in ("true", "false")]
+    if same:
+        return same[0]
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return str(int(number)) if number.is_integer() else text
+
+
+def _network_users(plan: Mapping[str, Any], matrix: Any, targets: Vector, groups: Sequence[Vector]) -> Users:
+    import torch
+    from torch import nn
+
+    from privopt.measure.randomness import generator
+    from privopt.nets.table_network import build_mlp
+    from privopt.nets.user_network import NetworkUsers
+
+    rows = np.asarray(matrix.toarray() if sp.issparse(matrix) else matrix) / np.array(plan["scale"])
+    known, classes = np.isfinite(targets), len(plan["classes"])
+    several = classes > 2
+    loss: nn.Module = nn.CrossEntropyLoss() if several else nn.BCEWithLogitsLoss() if classes else nn.MSELoss()
+    filled = np.nan_to_num(targets)
+    values = torch.from_numpy(filled.astype(np.int64)) if several else torch.from_numpy(filled.astype(np.float32))[:, None]
+    model = build_mlp(rows.shape[1], plan["hidden"], classes if several else 1, generator(0))
+    usable = [group[known[group]] for group in groups]
+    return NetworkUsers(model, loss, torch.from_numpy(rows.astype(np.float32)), values, usable)
