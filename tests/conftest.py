@@ -1,5 +1,6 @@
 """Settings of every test: the same examples each time, and one thread for each process."""
 
+import gc
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy is loaded: small products lose by threads
@@ -14,3 +15,9 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("laws")
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of collected tests live to the end: the garbage collector need not look at them again and again."""
+    gc.collect()
+    gc.freeze()

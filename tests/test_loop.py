@@ -24,11 +24,8 @@ from privopt.measure.samplers import Sampler, disjoint_batches, full_batch, pois
 from privopt.methods import METHODS
 from privopt.methods.dp_adam import dp_adam
 from privopt.methods.dp_sgd import dp_sgd
-from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Materialized, Vector
-from privopt.perexample.limited import LimitedDesign
 from privopt.perexample.linear_oracle import LinearGrads, LinearOracle
-from privopt.perexample.losses import Logistic
 from privopt.postprocess.release import ReleaseRule, average, last
 from privopt.postprocess.updates import sgd
 from privopt.privacy.accountants import epsilon
@@ -37,7 +34,8 @@ from privopt.privacy.calibration import calibrate
 from privopt.privacy.events import GaussianDpEvent, SelfComposedDpEvent
 from privopt.privacy.ledger import Entry, Ledger, Run
 from privopt.recipe import Recipe, always
-from tests.laws.table import LIMIT, METHODS_THAT_SAMPLE, RELEASES, SAMPLERS, SAMPLES, Given
+from tests.laws.table import LIMIT, METHODS_THAT_SAMPLE, RELEASES, ROW_METHODS, SAMPLERS, SAMPLES
+from tests.problems import Given, linear_oracle
 from tests.processes import killed, one_fork_server, started, wait_for
 from tests.stopped import StopAt, Stopped
 
@@ -48,7 +46,7 @@ START = np.zeros(4)
 
 
 def oracle() -> LinearOracle:
-    return LinearOracle(Design(X, Frame()), Y, Logistic())
+    return linear_oracle(X, Y, intercept=1.0)
 
 
 def adam_on_samples(rounds: int = 40, sampling: Sampler = poisson(0.3), release: ReleaseRule = last()) -> Recipe:  # noqa: B008
@@ -90,10 +88,10 @@ def test_start_parameters_are_left_as_they_are() -> None:
     np.testing.assert_array_equal(START, np.zeros(4))
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ROW_METHODS)
 def test_every_method_learns_something_under_little_noise(name: str) -> None:
     recipe = SAMPLES[name](150, 0.5)
-    limited = LinearOracle(LimitedDesign(X, Frame(), LIMIT), Y, Logistic())  # which cuts none of these rows
+    limited = linear_oracle(X, Y, intercept=1.0, limit=LIMIT)  # which cuts none of these rows
     parameters = run(recipe, limited, START, rng=generator(0)).parameters
     assert np.mean((X @ parameters[:3] + parameters[3] > 0) == Y) > 0.85
 
@@ -221,7 +219,7 @@ def test_new_noise_is_not_free_under_an_old_name(rng: Rng | None) -> None:
 
 
 @pytest.mark.usefixtures("checkpoint_every_round")
-@pytest.mark.parametrize("name", [name for name in METHODS if SAMPLES[name](12, 0.3).rounds > 1])
+@pytest.mark.parametrize("name", [name for name in ROW_METHODS if SAMPLES[name](12, 0.3).rounds > 1])
 def test_an_interrupted_run_of_every_method_goes_on_to_the_same_model_and_pays_once(tmp_path: Path, name: str) -> None:
     """Whatever a method keeps between rounds, on either side of the wall, is saved."""
     recipe = SAMPLES[name](12, 0.3)

@@ -105,10 +105,10 @@ def network(
     """What `fit` hands to the loop; the first input is the canary's."""
     import torch
 
-    from privopt.nets import fit, running
+    from privopt.nets import fit, fitting
 
     statement = None
-    with _watching(running) as started:
+    with _watching(fitting) as started:
         for canary in (1.0, 0.0):
             targets = torch.stack([torch.linspace(-1, 1, ROWS), torch.full((ROWS,), float(others))], dim=1)
             targets[0] = torch.tensor([HUGE, canary])

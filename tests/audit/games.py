@@ -26,15 +26,16 @@ from privopt.privacy.accountants import epsilon
 from privopt.privacy.budget import Budget, Neighbours
 from privopt.privacy.events import DpEvent
 from privopt.recipe import Recipe, always
-from tests.audit import surveys
+from tests.audit import federations, surveys
 from tests.audit.auditing import Game
 from tests.audit.frontends import ROWS, Captured, linear, network, table
-from tests.audit.transcripts import Start, first_rounds, log_ratio, replays
+from tests.audit.transcripts import Start, describe_first_round, first_rounds, log_ratio, replays
+from tests.laws.table import FEDERATED_METHODS, ROW_METHODS
 
 DELTA = 0.1
 BUDGET, PURE = Budget(2.0, DELTA), Budget(2.0, 0.0)
 REPLACED = Budget(2.0, DELTA, "replace-one")
-PRIVATE = [name for name, method in METHODS.items() if method.private]
+PRIVATE = [name for name in ROW_METHODS if METHODS[name].private]
 MANY, SOME, FEW = 30_000, 1_200, 400  # replays on each data set: of one round, of a few, and of a few of a network
 
 
@@ -51,8 +52,12 @@ def _seed(name: str) -> int:
 
 def _game(captured: Captured, name: str, *, alone: bool = False, tight: bool = False) -> Game:
     """A game against a statement; `alone` replays the first round only."""
-    play = (first_rounds if alone else replays)(captured.present, captured.absent, _seed(name))
-    return Game(captured.statement.epsilon, captured.statement.budget.delta, play, tight)
+    claim = captured.statement.epsilon, captured.statement.budget.delta
+    if not alone:
+        return Game(*claim, replays(captured.present, captured.absent, _seed(name)), tight)
+    present, absent = describe_first_round(captured.present), describe_first_round(captured.absent)
+    transcript = repr((claim, present, absent)) if present and absent else ""
+    return Game(*claim, first_rounds(captured.present, captured.absent), tight, transcript)
 
 
 # ---------------------------------------------------------------- linear models
@@ -259,6 +264,25 @@ def _network_games() -> dict[str, Entry]:
     )
 
 
+# ---------------------------------------------------------------- federations
+
+
+def _federated(method: str, *, rounds: int, **given: Any) -> Game:
+    return _game(federations.captured(method, rounds=rounds, **given), method, alone=rounds == 1, tight=rounds == 1)
+
+
+def _federated_games() -> dict[str, Entry]:
+    return (
+        {f"{name}, one round": Entry(partial(_federated, name, rounds=1), MANY) for name in FEDERATED_METHODS}
+        | {f"{name}, {ROUNDS} rounds": Entry(partial(_federated, name, rounds=ROUNDS), FEW) for name in FEDERATED_METHODS}
+        | {
+            "dp-fedavg, shares": Entry(partial(_federated, "dp-fedavg", rounds=1, noise="shares"), MANY),
+            "dp-fedavg, Poisson": Entry(partial(_federated, "dp-fedavg", rounds=2, cohort=1, others=False), SOME),
+            "adaptive clip": Entry(federations.adaptive_clip, MANY),
+        }
+    )
+
+
 # ---------------------------------------------------------------- all
 
 GAMES: dict[str, Entry] = (
@@ -272,4 +296,5 @@ GAMES: dict[str, Entry] = (
         "survey of categories, a new one": Entry(surveys.new_category, 2 * SOME),
     }
     | _network_games()
+    | _federated_games()
 )

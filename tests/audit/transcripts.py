@@ -18,7 +18,8 @@ from privopt.measure.line_search import LineSearch
 from privopt.measure.measurement import Carry, Measurement, Measuring, Noisy
 from privopt.measure.mechanisms import Mechanism, gamma_norm, gaussian, laplace
 from privopt.measure.randomness import Rng, generator
-from privopt.measure.samplers import fixed_size, full_batch, poisson
+from privopt.measure.samplers import fixed_size, poisson
+from privopt.measure.shared_noise import shared_noise
 from privopt.measure.solutions import stable_solution
 from privopt.measure.sparse_vector import SparseVector
 from privopt.measure.without_mechanism import unasked
@@ -26,6 +27,8 @@ from privopt.perexample.grads import Oracle, PerExampleGrads, Rows, Vector
 from privopt.privacy.events import DpEvent
 from privopt.recipe import Plan, Recipe
 from privopt.state import PublicState
+
+NOBODY = generator(0)  # for measurements that are asked for all rows and no noise
 
 
 def log_density(mechanism: Mechanism, scale: float, noise: Vector) -> float:
@@ -67,9 +70,16 @@ class Ratio:
     total: float = 0.0
     _hidden: "_Hidden | None" = None
 
+    def restart(self) -> None:
+        """Forget the answers of a run before the next one."""
+        self.total, self._hidden = 0.0, None
+
     def observe(self, measuring: Measuring, at: PublicState, round_: int, carry: Carry, noisy: Noisy) -> None:
         """Weigh one more answer."""
         match measuring:
+            case shared_noise(sampler=sampler, term=term):  # the sum carries the noise of one Gaussian
+                one_gaussian = Measurement(sampler, [term], gaussian(measuring.noise_multiplier), unit=measuring.unit)
+                self.observe(one_gaussian, at, round_, carry, noisy)
             case Measurement() | stable_solution():
                 scale, share, one, other = self._means(measuring, at, round_)
                 self.total += log_ratio(measuring.mechanism, scale, share, _vector(noisy.value), one, other)
@@ -90,18 +100,21 @@ class Ratio:
             found: tuple[float, float, Vector, Vector] = self.first["means"]
             return found
         mechanism: Any = measuring.mechanism
-        silent: Any = replace(measuring, mechanism=type(mechanism)(0.0))
         size, share = self.present.size, 1.0
         if isinstance(measuring, stable_solution):
-            bound = measuring.bound(size)
+            silent, bound = replace(measuring, mechanism=type(mechanism)(0.0)), measuring.bound(size)
+            answers = [silent.measure(oracle, at, round_, NOBODY).value for oracle in (self.present, self.absent)]
         else:
-            expected = measuring.sampler.expected(size)
-            bound = sum(term.at(at).bound for term in measuring.terms) / expected
-            if isinstance(measuring.sampler, poisson | fixed_size):
-                share, silent = expected / size, replace(silent, sampler=full_batch())
-        nobody = generator(0)
-        answers = (silent.measure(oracle, at, round_, nobody).value for oracle in (self.present, self.absent))
-        one, other = (_vector(answer) / share for answer in answers)
+            expected, terms = measuring.sampler.expected(size), [term.at(at) for term in measuring.terms]
+            bound = sum(term.bound for term in terms) / expected
+            if sampled := isinstance(measuring.sampler, poisson | fixed_size):
+                share = expected / size
+            rows = None if sampled else measuring.sampler.draw(size, round_, NOBODY)
+            answers = [
+                sum(term.query(oracle, rows, at).clipped_sum(term.clip, term.weight / expected) for term in terms)
+                for oracle in (self.present, self.absent)
+            ]
+        one, other = (_vector(answer) for answer in answers)
         found = mechanism.noise_multiplier * bound, share, one, other
         if round_ == 0:
             self.first["means"] = found
@@ -221,10 +234,11 @@ def replays(present: Start, absent: Start, seed: int = 1) -> Callable[[bool, int
 
     def play(canary: bool, count: int) -> Vector:
         start, rng = present if canary else absent, generator(2 * seed + canary)
-        plan, scores = start.recipe.measurement, np.empty(count)
+        ratio, scores = Ratio(present.oracle, absent.oracle, first), np.empty(count)
+        recipe = replace(start.recipe, measurement=_watched(start.recipe.measurement, ratio))
         for place in range(count):
-            ratio = Ratio(present.oracle, absent.oracle, first)
-            run(replace(start.recipe, measurement=_watched(plan, ratio)), start.oracle, start.parameters, rng=rng)
+            ratio.restart()
+            run(recipe, start.oracle, start.parameters, rng=rng)
             scores[place] = ratio.total
         return scores
 
@@ -248,14 +262,32 @@ class Recalled:
         return getattr(self._oracle, name)
 
 
+def describe_first_round(start: Start) -> str:
+    """All that the answers of a first round depend on but noise: its slots, and what each row adds to the sum."""
+    measuring, at = _first_round(start)
+    if not isinstance(measuring, Measurement):
+        return ""
+    rows = [np.array([row]) for row in range(start.oracle.size)]
+    added = [
+        _vector(term.at(at).query(start.oracle, row, at).clipped_sum(term.at(at).clip, term.weight)).tolist()
+        for term in measuring.terms
+        for row in rows
+    ]
+    return repr((type(start.oracle).__name__, measuring, added))
+
+
+def _first_round(start: Start) -> tuple[Measuring, PublicState]:
+    known, _ = start.recipe.side.at(start.parameters, start.recipe.side.start(start.parameters), 0)
+    return start.recipe.measurement(0), PublicState(start.parameters, start.parameters, known)
+
+
 def first_rounds(present: Start, absent: Start, seed: int = 1) -> Callable[[bool, int], Vector]:
     """The first round alone, again and again: clipped, summed and hidden anew, without the loop around it."""
     first: dict[str, Any] = {}
 
     def play(canary: bool, count: int) -> Vector:
         start, rng = present if canary else absent, generator(2 * seed + canary)
-        known, _ = start.recipe.side.at(start.parameters, start.recipe.side.start(start.parameters), 0)
-        at, measuring = PublicState(start.parameters, start.parameters, known), start.recipe.measurement(0)
+        measuring, at = _first_round(start)
         oracle, scores = Recalled(start.oracle, start.parameters), np.empty(count)
         for place in range(count):
             ratio = Ratio(present.oracle, absent.oracle, first)

@@ -9,11 +9,6 @@ from benchmarks import adadps, data
 TINY = adadps.Size(1, rows=600, rounds=3)
 
 
-@pytest.fixture(autouse=True)
-def _synthetic(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PRIVOPT_DATA", raising=False)
-
-
 def test_on_the_toy_adadps_is_far_below_dp_sgd() -> None:
     plain, known = adadps.toy(adadps.Size(1))
     assert _mean(known) < 0.7 * _mean(plain)

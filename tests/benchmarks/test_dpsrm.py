@@ -7,11 +7,6 @@ from benchmarks import data, dpsrm
 from privopt.privacy.events import GaussianDpEvent, PoissonSampledDpEvent, PureDpEvent, atoms
 
 
-@pytest.fixture(autouse=True)
-def _synthetic(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PRIVOPT_DATA", raising=False)
-
-
 def test_the_optimum_has_no_gradient_and_beats_the_start() -> None:
     problem = dpsrm.Problem(data.a9a(2000))
     found = problem.optimum()

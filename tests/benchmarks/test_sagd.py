@@ -8,11 +8,6 @@ from benchmarks import data, sagd
 from privopt.linear_model import LogisticRegression
 
 
-@pytest.fixture(autouse=True)
-def _synthetic(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PRIVOPT_DATA", raising=False)
-
-
 def test_it_runs() -> None:
     split = data.a9a(1500)
     for row in itertools.islice(sagd.rows(split, 1), 3):

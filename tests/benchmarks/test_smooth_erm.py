@@ -12,11 +12,6 @@ from privopt.perexample.losses import Huber, Logistic
 from privopt.privacy.events import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
 
-@pytest.fixture(autouse=True)
-def _synthetic(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PRIVOPT_DATA", raising=False)
-
-
 def test_no_row_is_longer_than_one_and_targets_fit_their_loss() -> None:
     jobs = [smooth_erm.task(table) for table in data.whole_tables()]
     assert [type(job.loss) for job in jobs] == [Logistic, Huber]

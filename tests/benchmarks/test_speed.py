@@ -14,8 +14,7 @@ TINY = speed.Size(blocks=2, steps=2, fits=2, imports=1, rows=300)
 
 
 @pytest.fixture(autouse=True)
-def _synthetic(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PRIVOPT_DATA", raising=False)
+def _without_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "installed", lambda: False)
 
 

@@ -12,8 +12,7 @@ TINY = utility.Size(seeds=1, rows=400)
 
 
 @pytest.fixture(autouse=True)
-def _synthetic(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PRIVOPT_DATA", raising=False)
+def _without_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "installed", lambda: False)
 
 

@@ -12,12 +12,12 @@ import pytest
 
 from privopt.methods import METHODS
 from tests.cli.typed import privopt
-from tests.runs.test_runs import SCHEMA, patients
+from tests.problems import PATIENTS, patients
 
 
 def test_train_show_and_predict(tmp_path: Path) -> None:
     file = patients(tmp_path / "patients.csv")
-    (tmp_path / "schema.json").write_text(json.dumps(SCHEMA.to_json()))
+    (tmp_path / "schema.json").write_text(json.dumps(PATIENTS.to_json()))
     run = tmp_path / "run"
     printed = privopt("train", file, "--target", "readmitted", "--epsilon", 1, "--schema", tmp_path / "schema.json", "--out", run)
     assert "differentially private" in printed
@@ -113,7 +113,7 @@ def test_a_corrupt_ledger_is_reported_and_left_alone(tmp_path: Path) -> None:
 
 def test_unknown_categories_and_missing_columns_at_prediction(tmp_path: Path) -> None:
     file = patients(tmp_path / "patients.csv", 2000)
-    (tmp_path / "schema.json").write_text(json.dumps(SCHEMA.to_json()))
+    (tmp_path / "schema.json").write_text(json.dumps(PATIENTS.to_json()))
     run = tmp_path / "run"
     privopt("train", file, "--target", "readmitted", "--epsilon", 1, "--schema", tmp_path / "schema.json", "--out", run)
     frame = pd.read_csv(file).head(20).drop(columns="readmitted")

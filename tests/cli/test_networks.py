@@ -7,14 +7,14 @@ import pandas as pd
 import pytest
 
 from tests.cli.typed import privopt
-from tests.runs.test_runs import SCHEMA, patients
+from tests.problems import PATIENTS, patients
 
 pytest.importorskip("torch")
 
 
 def test_a_network_is_trained_shown_used_and_resumed(tmp_path: Path) -> None:
     file, run = patients(tmp_path / "patients.csv", 2000), tmp_path / "run"
-    (tmp_path / "schema.json").write_text(json.dumps(SCHEMA.to_json()))
+    (tmp_path / "schema.json").write_text(json.dumps(PATIENTS.to_json()))
     asked = ["--target", "readmitted", "--epsilon", 2, "--schema", tmp_path / "schema.json", "--model", "mlp:16", "--rounds", 80]
     printed = privopt("train", file, *asked, "--out", run)
     assert "80/80 rounds" in printed

@@ -12,7 +12,7 @@ from privopt.privacy.ledger import Ledger
 from privopt.progress import Bar
 from privopt.runs.folder import RunFolder
 from tests.cli.typed import privopt
-from tests.runs.test_runs import patients
+from tests.problems import patients
 
 INTERRUPTED_IMPORT = """
 import sys

@@ -16,8 +16,9 @@ import privopt.loop
 from privopt.methods import METHODS
 from privopt.runs.folder import RunFolder
 from tests.crash.killing import durable_calls, killed_at, spread
+from tests.laws.table import ROW_METHODS
+from tests.problems import patients
 from tests.processes import one_fork_server
-from tests.runs.test_runs import patients
 
 pytestmark = one_fork_server
 LONG = bool(os.environ.get("PRIVOPT_LONG"))
@@ -73,7 +74,7 @@ def case(name: str, files: Path) -> Case:
     return Case(name, (*table, "--method", name))
 
 
-NAMES = ["surveys", *METHODS, *(["mlp:4"] if LONG and find_spec("torch") else [])]  # what networks need takes long to compile
+NAMES = ["surveys", *ROW_METHODS, *(["mlp:4"] if LONG and find_spec("torch") else [])]  # what networks need takes long to compile
 
 
 def result(run: Path) -> dict[str, Any]:
@@ -142,7 +143,10 @@ def looked_at(run: Path) -> list[Callable[[], None]]:
 
 
 @pytest.mark.parametrize("which", range(3), ids=["show", "predict", "resume"])
-def test_randomness_that_a_kill_left_is_removed_by_whoever_meets_the_folder(files: Path, tmp_path: Path, which: int) -> None:
+def test_randomness_that_a_kill_left_is_removed_by_whoever_meets_the_folder(
+    files: Path, tmp_path: Path, which: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(privopt.loop, "DURABILITY", privopt.loop.DURABILITY)  # which a command in this process changes
     asked, run = case("dp-gd", files), tmp_path / "run"
     (tmp_path / "rows.npz").write_bytes((files / "rows.npz").read_bytes())
     calls = durable_calls(command, *asked.train(tmp_path / "whole"))

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from tests.crash.killing import durable_calls, killed_at, spread
+from tests.problems import cross_entropies, tanh_network, tensor_rows
 from tests.processes import one_fork_server
 
 if find_spec("torch") is None:
     pytest.skip("networks need torch", allow_module_level=True)
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import privopt.loop
 from privopt import Budget, Ledger, fit
@@ -32,22 +33,16 @@ WAYS: dict[str, dict[str, Any]] = {
 PLACES = {"dp-adam": 14, "dp-sgd on samples": 4}  # of these ways in CI, where accounting for samples takes a second; 8 of others
 
 
-def loss(output: Tensor, targets: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(output, targets, reduction="none")
-
-
 def train(folder: Path, way: str, seed: int | None = 7) -> None:
     """A program that trains and saves its model; asked again, it does so again."""
     torch.set_num_threads(1)
     privopt.loop.DURABILITY = 1e9  # saved after every block
-    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Dropout(0.2), nn.Linear(4, 2))
+    model = tanh_network(3, 4, dropout=0.2)
     with Ledger(path=folder / "ledger.jsonl") as ledger:
         result = fit(
             model,
-            loss,
-            (x, (x[:, 0] > 0).long()),
+            cross_entropies,
+            tensor_rows(40, 3),
             budget=Budget(3.0, 1e-5),
             rounds=ROUNDS,
             accountant="rdp",

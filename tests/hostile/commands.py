@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from typer.testing import CliRunner, Result
+from click.testing import Result
+from typer.testing import CliRunner
 
 from privopt.cli import app
 

@@ -10,12 +10,7 @@ from privopt import Budget, Ledger
 from privopt.errors import Diverged, InputError
 from privopt.linear_model import LogisticRegression, Ridge
 from privopt.loop import check_finite
-
-
-def rows() -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(400, 3))
-    return X, (X[:, 0] > 0).astype(int)
+from tests.problems import sign_rows, tanh_network
 
 
 @pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
@@ -27,16 +22,16 @@ def test_an_estimator_that_diverges_raises_and_is_charged(estimator: type, metho
         epsilon=2.0, delta=1e-5, bounds=3.0, learning_rate=1e308, rounds=20, method=method, ledger=ledger, random_state=0
     )
     with pytest.raises(Diverged, match="training diverged: the released parameters are not finite"):
-        model.fit(*rows())
+        model.fit(*sign_rows(400))
     assert 1.9 < ledger.epsilon() <= 2.0
     assert not hasattr(model, "coef_")
 
 
 def test_a_network_that_diverges_raises_and_is_charged() -> None:
-    X, y = rows()
+    X, y = sign_rows(400)
     ledger = Ledger(Budget(3.0, 1e-5))
     data = torch.from_numpy(X).float(), torch.from_numpy(y)
-    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    model = tanh_network(3, 4)
     with pytest.raises(Diverged, match="stays in the ledger"):
         privopt.fit(
             model, nn.CrossEntropyLoss(), data, budget=Budget(2.0, 1e-5), rounds=5, batch_size=100, learning_rate=1e308,
@@ -46,7 +41,7 @@ def test_a_network_that_diverges_raises_and_is_charged() -> None:
 
 
 def test_so_many_rounds_are_refused_before_they_are_listed() -> None:
-    X, y = rows()
+    X, y = sign_rows(400)
     data = torch.from_numpy(X).float(), torch.from_numpy(y)
     for length in ({"rounds": 10**12}, {"epochs": 1e300}):
         with pytest.raises(InputError, match="10000000 rounds"):

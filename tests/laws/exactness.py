@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from privopt.measure.clips import LEAST, Clip, automatic, l1, l2, l2_moved, per_layer
 from privopt.perexample.networks import TorchGrads, TorchOracle
 from privopt.perexample.networks.examples import rows_of
-from privopt.perexample.networks.factors import cancellation, factor, outer
+from privopt.perexample.networks.factors import factor, outer, sums
 from privopt.state import PublicState
 from tests.laws.architectures import ARCHITECTURES, TIME, TOKENS, WIDTH, Architecture
 from tests.perexample.networks.reference import doubled, squared
@@ -262,7 +262,7 @@ def _taken(way: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in zip(("TRAFFIC", "KEEP", "SHARE", "BLOCK"), WAYS[way], strict=True):
             patch.setattr(outer, name, value)
-        for module in (factor, cancellation):
+        for module in (factor, sums):
             patch.setattr(module, "BLOCK", WAYS[way][3])
         yield
 

@@ -15,7 +15,6 @@ from privopt.methods import METHODS
 from privopt.methods.bassily_sgd import bassily_sgd
 from privopt.methods.output_perturbation import output_perturbation
 from privopt.methods.rrpsgd import rrpsgd
-from privopt.perexample.grads import Materialized, Rows, Vector
 from privopt.perexample.losses import Huber, Logistic, Loss, Multinomial, Squared
 from privopt.postprocess.estimates import Estimate, newest_answer, recursive_momentum
 from privopt.postprocess.regularizers import Regularizer, nonconvex, ridge
@@ -44,6 +43,7 @@ from privopt.postprocess.updates import (
 )
 from privopt.privacy.budget import Neighbours
 from privopt.recipe import Recipe
+from tests.problems import Public
 
 SAMPLERS: dict[str, Callable[[int], Sampler]] = {  # for so many rows
     "poisson": lambda size: poisson(0.3),
@@ -92,18 +92,6 @@ LOSSES: dict[str, Loss] = {
 }
 
 
-class Public:
-    """A public gradient that is the same wherever it is asked for: 0, unless told otherwise."""
-
-    epoch = 2
-
-    def __init__(self, size: float = 0.0) -> None:
-        self._size = size
-
-    def __call__(self, parameters: Vector, round_: int) -> Vector:
-        return 0 * parameters + self._size
-
-
 SIDES: dict[str, SideInformation] = {  # of three parameters
     "nothing": nothing(),
     "fixed_scale": fixed_scale(np.array([1.0, 0.1, 3.0])),
@@ -113,6 +101,9 @@ SIDES: dict[str, SideInformation] = {  # of three parameters
     "public_moments": public_moments(Public(1.0)),
     "delayed_preconditioner": delayed_preconditioner(2),
 }
+
+FEDERATED_METHODS = [name for name, method in METHODS.items() if "federated" in method.models]  # tests/federated
+ROW_METHODS = [name for name in METHODS if name not in FEDERATED_METHODS]
 
 DESCENT = ["dp-adam", "dp-rmsprop", "dp-sgd", "dp-gd"]  # they share their arguments and differ in the update alone
 METHODS_THAT_SAMPLE = [name for name in DESCENT if "sampling" in signature(METHODS[name].recipe).parameters]
@@ -219,37 +210,3 @@ def composed(names: tuple[str, str, str, str], size: int, *, bound: float, noise
     """The measurement of these slots."""
     sampler, query, clip, mechanism = names
     return Measurement(SAMPLERS[sampler](size), [QUERIES[query] @ CLIPS[clip](bound)], MECHANISMS[mechanism](noise_multiplier))
-
-
-class Given:
-    """An oracle whose per-example vectors are given, wherever it is asked; infinitely far away they are 0."""
-
-    smoothness = 0.0
-
-    def __init__(self, vectors: Vector) -> None:
-        self._vectors = np.asarray(vectors)
-
-    @property
-    def lipschitz(self) -> float:
-        return float(np.linalg.norm(self._vectors, axis=1).max())
-
-    @property
-    def size(self) -> int:
-        return len(self._vectors)
-
-    def __call__(self, parameters: Vector, rows: Rows) -> Materialized:
-        vectors = self._vectors if rows is None else self._vectors[rows]
-        return Materialized(0 * vectors if np.isinf(parameters).any() else vectors)
-
-    def losses(self, parameters: Vector, rows: Rows) -> Vector:
-        """What these vectors are the gradients of."""
-        return (self._vectors if rows is None else self._vectors[rows]) @ parameters
-
-
-class Unreadable:
-    """An oracle that must not be asked: data that nobody may read yet."""
-
-    size = 12
-
-    def __call__(self, parameters: Vector, rows: Rows) -> Materialized:
-        raise AssertionError("the data were read")

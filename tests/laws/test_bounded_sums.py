@@ -18,6 +18,7 @@ from privopt.perexample.linear_oracle import LinearGrads, LinearOracle
 from privopt.perexample.losses import Loss, Squared
 from tests.laws.checks import check_bounded
 from tests.laws.table import CLIPS, LOSSES
+from tests.problems import linear_oracle
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # runs silence them: test_silence.py
 
@@ -166,6 +167,7 @@ WEIGHTS = st.sampled_from([0.0, 5e-324, 1e-200, 1e-100, 0.3, 1.0, 7.0, 1e100, 1e
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "csr"])
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("name", CLIPS)
+@settings(max_examples=20)  # of each of 32 cases
 @given(st.data())
 def test_removing_one_row_that_was_scaled_by_a_public_diagonal_moves_the_sum_by_at_most_the_bound(
     name: str, loss: str, sparse: bool, data: st.DataObject
@@ -270,8 +272,8 @@ def test_a_row_at_the_centre_with_a_huge_target_does_not_wash_out_the_others(nam
 def test_entries_that_a_csr_matrix_stores_twice_count_as_their_sum(name: str) -> None:
     """scipy allows duplicates and adds them up in every product, so the norm has to add them up too."""
     twice = sp.csr_array((np.array([3.0, 3.0, 1.0]), np.array([0, 0, 1]), np.array([0, 2, 3])), shape=(2, 2))
-    grads = LinearOracle(Design(twice, Frame(intercept=0.0)), np.array([-5.0, 0.5]), Squared())(np.zeros(2), None)
-    once = LinearOracle(Design(sp.csr_array(twice.toarray()), Frame(intercept=0.0)), np.array([-5.0, 0.5]), Squared())
+    grads = linear_oracle(twice, np.array([-5.0, 0.5]), Squared())(np.zeros(2), None)
+    once = linear_oracle(sp.csr_array(twice.toarray()), np.array([-5.0, 0.5]), Squared())
     np.testing.assert_allclose(grads.norms(2), [30.0, 0.5])
     np.testing.assert_allclose(grads.clipped_sum(CLIPS[name](1.0)), once(np.zeros(2), None).clipped_sum(CLIPS[name](1.0)))
 

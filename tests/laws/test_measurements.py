@@ -15,7 +15,16 @@ from privopt.perexample.grads import Vector
 from privopt.privacy.accountants import epsilon
 from privopt.privacy.events import NoOpDpEvent, SelfComposedDpEvent, compose
 from tests.laws.checks import FALSE_ALARM, NOISE_CHECKS, NOWHERE, check_divisor, check_indistinguishable, check_noise
-from tests.laws.table import COMPOSITIONS, FITTING, MECHANISMS, NEIGHBOURS, SAMPLERS, UNPRICED, Given, composed
+from tests.laws.table import (
+    COMPOSITIONS,
+    FITTING,
+    MECHANISMS,
+    NEIGHBOURS,
+    SAMPLERS,
+    UNPRICED,
+    composed,
+)
+from tests.problems import Given
 
 SIZE = 7  # no multiple of anything: a rounded batch size shows
 VECTORS = np.random.default_rng(1).standard_normal((SIZE, 3)) * [[0.1], [1], [2], [3], [0.2], [5], [9]]

@@ -37,28 +37,34 @@ SOURCES_OF_RANDOMNESS = {
 }
 
 DRAWN = {  # by these names, and by no others
-    "measure/randomness/generators.py": {"randbits", "random_raw", "bytes", "Generator", "ChaCha", "from_key"},
-    "measure/randomness/noise.py": {"normal", "standard_normal", "laplace"},
+    "measure/randomness/generators.py": {"randbits", "random_raw", "bytes", "Generator", "ChaCha", "from_key"}
+    | {"normal", "standard_normal", "laplace"},
     "measure/randomness/torch_noise.py": {"standard_normal"},
     "measure/randomness/keyed_normal.py": {"keystream"},
     "measure/samplers.py": {"choice", "geometric", "integers", "from_key"},  # rows, and cuts by their key
     "measure/mechanisms.py": {"normal", "laplace", "exponential", "standard_normal", "gamma"},
     "postprocess/release.py": {"integers", "choice"},
-    "perexample/public_rows.py": {"permutation", "Generator", "PCG64DXSM"},  # the order of public rows: it hides nothing
-    "perexample/networks/examples.py": {"rand", "randn", "randint"},  # made-up examples, to try a model on: they hide nothing
+    "perexample/linear_oracle.py": {"permutation", "Generator", "PCG64DXSM"},  # the order of public rows: it hides nothing
+    "perexample/networks/examples.py": {
+        "rand",
+        "randn",
+        "randint",
+        "Generator",
+    },  # made-up examples, to try a model on: they hide nothing
     "perexample/networks/isolation/model_check.py": {"rand", "Generator"},
-    "perexample/networks/isolation/made_up.py": {"rand", "randn", "Generator"},
     "perexample/networks/model_state.py": {"randn", "Generator"},  # made-up parameters
     "perexample/networks/rng.py": {"MT19937", "integers"}  # the seed of dropout, and its generator in place of NumPy's global one
     | {"rand", "randn", "rand_like", "randn_like", "randint", "randint_like", "bernoulli", "bernoulli_", "poisson"}
     | {"normal", "normal_", "uniform_", "exponential_"},  # functions that are replaced by constants
     "perexample/networks/fallback.py": {"rand", "Generator"},  # made-up numbers, to see which rows belong to an example
-    "perexample/networks/chunked.py": {"randint"},  # the seed of dropout
-    "nets/probes.py": {"rand", "randn", "Generator"},  # made-up examples
+    "perexample/networks/torch_grads.py": {"randint"},  # the seed of dropout
+    "nets/ranked.py": {"randint"},  # the seed of dropout, the same for all ranks
+    "nets/identity.py": {"rand", "randn", "Generator"},  # made-up examples
     "nets/data.py": {"Generator"},
     "nets/facts.py": {"randn", "Generator"},  # made-up moves of parameters
-    "cli/sample.py": {"random"},  # a made-up table
-    "nets/mlp.py": {"integers", "Generator"},  # the seed of the start, and made-up rows
+    "cli/demo.py": {"random"},  # a made-up table
+    "runs/federation.py": {"integers"},  # which row of a user is surveyed
+    "nets/table_network.py": {"integers", "Generator"},  # the seed of the start, and made-up rows
 }
 
 

@@ -20,6 +20,7 @@ from privopt.methods.dp_sgd import dp_sgd
 from privopt.perexample.grads import Materialized
 from privopt.privacy.statement import Statement
 from tests.cli.typed import privopt
+from tests.problems import flat_parameters, tanh_network
 
 try:
     import torch
@@ -77,7 +78,7 @@ def network(width: int, dtype: str) -> Callable[[Path], Trained]:
 
         model, (x, y) = _model(width, dtype)
         fitted = fit(model, torch.nn.CrossEntropyLoss(), (x, y), budget=BUDGET, **SHORT, learning_rate=0.1)
-        return _flat(model), fitted.privacy.statement
+        return flat_parameters(model).numpy(), fitted.privacy.statement
 
     return train
 
@@ -93,22 +94,15 @@ def loop(folder: Path) -> Trained:
     private = begun_loop()
     for x, y in private.loader:
         private.step(lambda x=x, y=y: torch.nn.functional.cross_entropy(private.model(x), y, reduction="none"))
-    return _flat(private.model), private.statement()
+    return flat_parameters(private.model).numpy(), private.statement()
 
 
 def _model(width: int, dtype: str) -> Any:
     """The same start every time, with dropout, whose numbers are torch's own."""
-    from torch import nn
-
     X, y = rows()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(3, width), nn.Tanh(), nn.Dropout(0.1), nn.Linear(width, 2)).to(getattr(torch, dtype))
+        model = tanh_network(3, width, dropout=0.1).to(getattr(torch, dtype))
     return model, (torch.tensor(X, dtype=getattr(torch, dtype)), torch.tensor(y))
-
-
-def _flat(model: Any) -> Any:
-    return np.concatenate([parameter.detach().numpy().ravel() for parameter in model.parameters()])
 
 
 WAYS = {

@@ -23,14 +23,14 @@ from tests.laws.table import (
     COMPOSITIONS,
     METHODS_THAT_SAMPLE,
     RELEASES,
+    ROW_METHODS,
     SAMPLERS,
     SAMPLES,
     UNPRICED,
     UPDATES,
-    Given,
-    Public,
     composed,
 )
+from tests.problems import Given, Public
 
 SIZE, ROUNDS = 12, 7
 DATA = Given(np.random.default_rng(0).standard_normal((SIZE, 2)))
@@ -56,7 +56,7 @@ def test_the_planned_event_is_the_recorded_event(name: str, sampler: str, releas
     check_recorded(recipe, Ledger())
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ROW_METHODS)
 def test_the_planned_event_is_what_a_file_holds(name: str, tmp_path: Path) -> None:
     with Ledger(path=tmp_path / "ledger") as ledger:
         check_recorded(SAMPLES[name](ROUNDS, 1.5), ledger)

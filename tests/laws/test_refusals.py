@@ -44,13 +44,12 @@ from tests.laws.table import (
     MECHANISMS,
     METHODS_THAT_SAMPLE,
     QUERIES,
+    ROW_METHODS,
     SAMPLES,
     UNPRICED,
-    Given,
-    Public,
-    Unreadable,
     composed,
 )
+from tests.problems import Given, Public, Unreadable
 
 MISFITS = [(clip, mechanism) for clip in CLIPS for mechanism in MECHANISMS if (clip, mechanism) not in FITTING]
 
@@ -179,7 +178,7 @@ def test_a_run_whose_first_round_exceeds_the_budget_reads_no_data_and_pays_nothi
     assert ledger.entries == ()
 
 
-@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.private])
+@pytest.mark.parametrize("name", [name for name in ROW_METHODS if METHODS[name].private])
 def test_a_run_without_noise_fits_into_no_budget(name: str) -> None:
     recipe = SAMPLES[name](1, 0.0)
     with pytest.raises(BudgetExceeded):
@@ -373,7 +372,7 @@ def test_a_recipe_knows_by_its_slots_whether_it_looks_back(clip: Any, own_plan: 
     assert run(recipe, Given(np.eye(2)), START, spending=(ledger := Ledger()).run()).event == ledger.event
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ROW_METHODS)
 def test_no_method_needs_more_than_it_has(name: str) -> None:
     """All of them run elsewhere; which of them look back is listed here."""
     assert SAMPLES[name](5, 1.0).looks_back == (name in ("dp-srm", "spiderboost"))

@@ -7,15 +7,14 @@ import scipy.sparse as sp
 from privopt.loop import run
 from privopt.measure.randomness import generator
 from privopt.methods import METHODS
-from privopt.perexample.design import Design, Frame
-from privopt.perexample.limited import LimitedDesign
+from privopt.perexample.design import Design, Frame, LimitedDesign
 from privopt.perexample.linear_oracle import LinearOracle
-from tests.laws.table import LIMIT, LOSSES, SAMPLES
+from tests.laws.table import LIMIT, LOSSES, ROW_METHODS, SAMPLES
 
 STRANGE = np.array(
     [[1.0, -2.0, 0.5], [np.nan, 1.0, 0.0], [np.inf, -np.inf, 1.0], [1.7e308, -1.7e308, 1.7e308], [5e-324, 0.0, 0.0]]
 )
-PRIVATE = [name for name, method in METHODS.items() if method.private]
+PRIVATE = [name for name in ROW_METHODS if METHODS[name].private]
 CASES = [(name, "Logistic") for name in PRIVATE]
 CASES += [(name, "Squared") for name in PRIVATE if name != "output-perturbation"]  # whose loss has bounded residuals
 

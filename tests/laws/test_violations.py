@@ -9,6 +9,8 @@ from typing import ClassVar, Literal
 import numpy as np
 import pytest
 
+from privopt.errors import CompositionError
+from privopt.measure import queries
 from privopt.measure.clips import Clip, l1, l2
 from privopt.measure.measurement import Carry, Measurement, Noisy
 from privopt.measure.mechanisms import Independent, gamma_norm, gaussian, laplace
@@ -19,8 +21,9 @@ from privopt.perexample.grads import ClipFactors, Materialized, Oracle, Rows, Ve
 from privopt.privacy.events import DpEvent
 from privopt.state import PublicState
 from tests.laws.checks import check_bounded, check_divisor, check_indistinguishable, check_noise
-from tests.laws.table import FITTING, MECHANISMS, SAMPLES, Given, composed
+from tests.laws.table import FITTING, MECHANISMS, SAMPLES, composed
 from tests.laws.test_measurements import FAR, neighbouring
+from tests.problems import Given
 
 LARGE = np.array([[30.0, 40.0], [0.1, 0.2], [-5.0, 0.0]])
 
@@ -172,7 +175,10 @@ def test_half_the_noise_is_found_from_outside(clip: str, mechanism: str) -> None
         check_indistinguishable(broken, *neighbouring("full_batch"), "add-remove", delta=0.05)
 
 
-def test_a_doubled_sensitivity_is_found_from_outside() -> None:
+def test_a_doubled_sensitivity_is_found_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CompositionError, match="leave vectors longer"):
+        gradient() @ understated(1.0)
+    monkeypatch.setattr(queries, "check_factors", lambda clip: None)  # as if nobody had tried the clip
     broken = Measurement(full_batch(), [gradient() @ understated(1.0)], gaussian(1.0))
     with pytest.raises(AssertionError):
         check_indistinguishable(broken, *neighbouring("full_batch"), "add-remove", delta=0.05)

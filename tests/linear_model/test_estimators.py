@@ -25,20 +25,10 @@ from privopt.methods import METHODS
 from privopt.privacy.budget import default_delta
 from privopt.privacy.events import GaussianDpEvent, PoissonSampledDpEvent, atoms, compose
 from privopt.training.linear import describe_classes, too_noisy
+from tests.laws.table import ROW_METHODS
+from tests.problems import binary_rows, regression_rows
 
 ESTIMATORS: list[Any] = [LogisticRegression, Ridge, HuberRegressor]
-
-
-def binary(size: int = 2000, columns: int = 5, seed: int = 0) -> tuple[Any, Any]:
-    rng = np.random.default_rng(seed)
-    X = rng.uniform(-1, 1, (size, columns))
-    return X, (X @ np.linspace(-3, 3, columns) + rng.logistic(size=size) > 0).astype(int)
-
-
-def linear(size: int = 2000, columns: int = 5, seed: int = 0) -> tuple[Any, Any]:
-    rng = np.random.default_rng(seed)
-    X = rng.uniform(-1, 1, (size, columns))
-    return X, 10 + X @ np.linspace(-3, 3, columns) + 0.1 * rng.standard_normal(size)
 
 
 @pytest.mark.filterwarnings("ignore::privopt.errors.PrivoptWarning")  # their data sets are tiny, and some are drowned in noise
@@ -48,7 +38,7 @@ def test_every_check_of_scikit_learn_passes(estimator: Any, check: Any) -> None:
 
 
 def test_a_fit_claims_what_it_was_given_and_no_more() -> None:
-    X, y = binary()
+    X, y = binary_rows()
     model = LogisticRegression(epsilon=0.7, delta=1e-6, random_state=0).fit(X, y)
     statement = model.privacy_.statement
     assert 0.99 * 0.7 <= statement.epsilon <= 0.7
@@ -57,7 +47,7 @@ def test_a_fit_claims_what_it_was_given_and_no_more() -> None:
 
 
 def test_default_delta_is_a_power_of_ten_below_a_tenth_of_one_in_n() -> None:
-    X, y = binary(2000)
+    X, y = binary_rows(2000)
     assert LogisticRegression(random_state=0).fit(X, y).privacy_.statement.budget.delta == 1e-5
 
 
@@ -67,13 +57,13 @@ def beside(method: str, public: tuple[Any, Any]) -> dict[str, Any]:
     return needs if METHODS[method].private else {**needs, "options": {"without_privacy": True}}
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ROW_METHODS)
 @pytest.mark.parametrize("kind", ESTIMATORS)
 def test_every_method_learns_with_its_defaults(kind: Any, method: str) -> None:
-    X, y = binary(4000) if kind is LogisticRegression else linear(4000)
+    X, y = binary_rows(4000) if kind is LogisticRegression else regression_rows(4000)
     if (kind, method) == (Ridge, "output-perturbation"):
         pytest.skip("squared loss has no bounded gradients: tests/linear_model/test_smooth_erm.py")
-    public = binary(300, seed=9) if kind is LogisticRegression else linear(300, seed=9)
+    public = binary_rows(300, seed=9) if kind is LogisticRegression else regression_rows(300, seed=9)
     model = kind(epsilon=3.0, method=method, random_state=0, **beside(method, public)).fit(X, y)
     assert model.score(X, y) > (0.75 if kind is LogisticRegression else 0.85)
 
@@ -91,10 +81,10 @@ WITHOUT_POISSON = (
 )
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name not in WITHOUT_POISSON])
+@pytest.mark.parametrize("method", [name for name in ROW_METHODS if name not in WITHOUT_POISSON])
 def test_batches_are_poisson_and_paid_as_such(method: str) -> None:
-    X, y = binary(3000)
-    settings: dict[str, Any] = {"batch_size": 300, "rounds": 100, "bounds": (-1, 1), **beside(method, binary(300, seed=9))}
+    X, y = binary_rows(3000)
+    settings: dict[str, Any] = {"batch_size": 300, "rounds": 100, "bounds": (-1, 1), **beside(method, binary_rows(300, seed=9))}
     model = LogisticRegression(epsilon=2.0, method=method, random_state=0, **settings).fit(X, y)
     sampled = [(part, count) for part, count in atoms(model.privacy_.statement.event) if isinstance(part, PoissonSampledDpEvent)]
     public_rounds = 10 * (300 // 64) if method == "warm-start" else 0
@@ -104,12 +94,12 @@ def test_batches_are_poisson_and_paid_as_such(method: str) -> None:
 
 
 def test_much_budget_gives_the_model_without_privacy() -> None:
-    X, y = binary(5000)
+    X, y = binary_rows(5000)
     private = LogisticRegression(epsilon=1e4, bounds=(-1, 1), rounds=1000, random_state=0).fit(X, y)
     plain = PlainLogistic(C=np.inf).fit(X, y)
     np.testing.assert_allclose(private.coef_, plain.coef_, atol=0.25)
     np.testing.assert_allclose(private.predict_proba(X), plain.predict_proba(X), atol=0.03)
-    X, y = linear(5000)
+    X, y = regression_rows(5000)
     ridge = Ridge(epsilon=1e4, bounds=(-1, 1), target_bounds=(0, 20), rounds=1000, random_state=0).fit(X, y)
     np.testing.assert_allclose(ridge.coef_, PlainRidge(alpha=0).fit(X, y).coef_, atol=0.1)
     assert ridge.intercept_ == pytest.approx(10, abs=0.1)
@@ -126,7 +116,7 @@ def test_three_classes_have_probabilities_that_add_up_and_learn() -> None:
 
 
 def test_dense_sparse_and_frames_give_the_same_model_when_scales_are_declared() -> None:
-    X, y = binary()
+    X, y = binary_rows()
     settings: dict[str, Any] = {"epsilon": 1.0, "bounds": 2.0, "random_state": 3}
     dense = LogisticRegression(**settings).fit(X, y)
     sparse = LogisticRegression(**settings).fit(sp.csr_matrix(X), y)
@@ -137,7 +127,7 @@ def test_dense_sparse_and_frames_give_the_same_model_when_scales_are_declared() 
 
 
 def test_wildly_scaled_columns_do_not_matter_although_nobody_declared_them() -> None:
-    X, y = binary(8000)
+    X, y = binary_rows(8000)
     model = LogisticRegression(epsilon=2.0, random_state=0)
     plain = model.fit(X, y).score(X, y)
     scaled = X * np.array([1e-4, 1.0, 50.0, 1e3, 1e6]) + np.array([0.0, 0.0, 500.0, 0.0, -3e6])
@@ -145,7 +135,7 @@ def test_wildly_scaled_columns_do_not_matter_although_nobody_declared_them() -> 
 
 
 def test_estimated_scales_are_paid_for_and_declared_ones_are_not() -> None:
-    X, y = binary()
+    X, y = binary_rows()
     asked = LogisticRegression(epsilon=1.0, random_state=0).fit(X, y).privacy_.statement
     told = LogisticRegression(epsilon=1.0, bounds=math.sqrt(5), random_state=0).fit(X, y).privacy_.statement
     assert len(list(atoms(told.event))) == 1
@@ -156,7 +146,7 @@ def test_estimated_scales_are_paid_for_and_declared_ones_are_not() -> None:
 
 
 def test_cross_validation_is_composed_in_the_ledger_that_it_is_given() -> None:
-    X, y = binary(3000)
+    X, y = binary_rows(3000)
     ledger = Ledger(Budget(10.0, 1e-5))
     model = LogisticRegression(epsilon=1.0, delta=1e-5, ledger=ledger, random_state=0)
     scores = cross_val_score(model, X, y, cv=3)
@@ -167,14 +157,14 @@ def test_cross_validation_is_composed_in_the_ledger_that_it_is_given() -> None:
 
 
 def test_a_copy_of_a_ledger_in_another_process_cannot_spend_unseen() -> None:
-    X, y = binary(500)
+    X, y = binary_rows(500)
     model = LogisticRegression(epsilon=1.0, ledger=Ledger(), random_state=0)
     with pytest.raises(LedgerError, match="n_jobs=1"):
         cross_val_score(model, X, y, cv=2, n_jobs=2, error_score="raise")
 
 
 def test_a_ledger_that_runs_dry_stops_training_with_the_model_so_far() -> None:
-    X, y = binary(3000)
+    X, y = binary_rows(3000)
     ledger = Ledger(Budget(1.2, 1e-5))
     model = LogisticRegression(epsilon=1.0, delta=1e-5, bounds=(-1, 1), ledger=ledger, random_state=0)
     model.fit(X, y)
@@ -194,12 +184,12 @@ def test_clones_pay_into_the_same_ledger() -> None:
 
 
 def test_pipelines_work() -> None:
-    X, y = binary()
+    X, y = binary_rows()
     assert make_pipeline(MaxAbsScaler(), LogisticRegression(epsilon=3.0, random_state=0)).fit(X, y).score(X, y) > 0.75
 
 
 def test_without_a_seed_two_fits_differ_and_with_one_the_statement_warns() -> None:
-    X, y = binary()
+    X, y = binary_rows()
     free = [LogisticRegression().fit(X, y) for _ in range(2)]
     assert not np.allclose(free[0].coef_, free[1].coef_)
     assert not free[0].privacy_.statement.seeded
@@ -209,7 +199,7 @@ def test_without_a_seed_two_fits_differ_and_with_one_the_statement_warns() -> No
 
 
 def test_replacing_one_row_costs_twice_the_noise_of_adding_one() -> None:
-    X, y = binary()
+    X, y = binary_rows()
     noise = {}
     for neighbours in ("add-remove", "replace-one"):
         statement = LogisticRegression(bounds=2.0, neighbours=neighbours, random_state=0).fit(X, y).privacy_.statement
@@ -219,7 +209,7 @@ def test_replacing_one_row_costs_twice_the_noise_of_adding_one() -> None:
 
 
 def test_an_outlier_moves_a_regression_no_further_than_any_row() -> None:
-    X, y = linear(3000)
+    X, y = regression_rows(3000)
     spoiled = y.copy()
     spoiled[0] = 1e12
     settings: dict[str, Any] = {"epsilon": 2.0, "bounds": (-1, 1), "target_bounds": (0, 20), "random_state": 0}
@@ -255,7 +245,7 @@ def test_an_outlier_moves_a_regression_no_further_than_any_row() -> None:
     ],
 )
 def test_settings_that_cannot_hold_are_refused_by_name(settings: dict[str, Any], message: str) -> None:
-    X, y = binary(300)
+    X, y = binary_rows(300)
     with pytest.raises(InputError, match=message):
         LogisticRegression(**settings).fit(X, y)
 
@@ -266,7 +256,7 @@ def test_one_class_is_refused() -> None:
 
 
 def test_a_delta_that_permits_publishing_a_row_is_warned_about() -> None:
-    X, y = binary(1000)
+    X, y = binary_rows(1000)
     with pytest.warns(PrivoptWarning, match="not below 1/n") as caught:
         model = LogisticRegression(delta=1e-3).fit(X, y)
     assert "CAUTION: delta" in model.privacy_.statement.text()
@@ -274,7 +264,7 @@ def test_a_delta_that_permits_publishing_a_row_is_warned_about() -> None:
 
 
 def test_too_few_rows_for_the_budget_are_warned_about_with_a_budget_that_would_do() -> None:
-    X, y = binary(50)
+    X, y = binary_rows(50)
     with pytest.warns(PrivoptWarning, match="too few") as caught:
         LogisticRegression(epsilon=0.05).fit(X, y)
     assert caught[0].filename == __file__
@@ -285,7 +275,7 @@ def test_too_few_rows_for_the_budget_are_warned_about_with_a_budget_that_would_d
 
 
 def test_a_constant_column_and_a_column_of_zeros_are_harmless() -> None:
-    X, y = binary()
+    X, y = binary_rows()
     X = np.hstack([X, np.ones((len(X), 1)), np.zeros((len(X), 1)), np.full((len(X), 1), 1e6)])
     assert LogisticRegression(epsilon=3.0, random_state=0).fit(X, y).score(X, y) > 0.75
 
@@ -295,7 +285,7 @@ def test_the_noise_of_a_fit_is_that_of_its_statement() -> None:
 
     400 seeded fits; each of 3 standard deviations is within 15 %, four standard errors, of z·C/n: false alarm below 1e-3.
     """
-    X, y = binary(200, columns=2)
+    X, y = binary_rows(200, columns=2)
     settings: dict[str, Any] = {
         "epsilon": 5.0,
         "bounds": 2.0,
@@ -357,7 +347,7 @@ def test_text_is_refused_without_quoting_it(kind: str) -> None:
 )
 def test_settings_of_another_kind_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        LogisticRegression(**settings).fit(*binary(100))
+        LogisticRegression(**settings).fit(*binary_rows(100))
 
 
 # ---------------------------------------------------------------- declared classes
@@ -374,7 +364,7 @@ def with_others(y: Any) -> Any:
 @pytest.mark.parametrize("method", ["dp-adam", "dp-srm", "dp-agd", "output-perturbation", "sagd-lap"])
 def test_a_row_of_a_class_that_is_not_declared_contributes_nothing_while_n_stays(method: str, classes: list[int]) -> None:
     """It is worth a row of zeros, whose gradient is 0 without an intercept."""
-    X, y = binary(500)
+    X, y = binary_rows(500)
     zeroed = X.copy()
     zeroed[:50] = 0.0
     settings: Any = {
@@ -393,9 +383,9 @@ def test_a_row_of_a_class_that_is_not_declared_contributes_nothing_while_n_stays
 
 
 @pytest.mark.parametrize("storage", [np.asarray, sp.csr_matrix], ids=["dense", "sparse"])
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", ROW_METHODS)
 def test_every_method_trains_with_rows_of_other_classes(method: str, storage: Any) -> None:
-    X, y = binary(400)
+    X, y = binary_rows(400)
     options = {} if METHODS[method].private else {"without_privacy": True}
     public = (X[:100], y[:100]) if "public" in signature(METHODS[method].recipe).parameters else None
     model = LogisticRegression(
@@ -418,7 +408,7 @@ def test_every_method_trains_with_rows_of_other_classes(method: str, storage: An
     ids=str,
 )
 def test_no_label_in_y_is_an_error_when_classes_are_declared(y: list[Any], classes: list[Any]) -> None:
-    X, _ = binary(200)
+    X, _ = binary_rows(200)
     model = LogisticRegression(classes=classes, bounds=2.0, rounds=3, random_state=0, epsilon=9.0).fit(X, np.array(y * 100))
     assert model.classes_.tolist() == sorted(classes)
     assert model.predict_proba(X).shape == (200, len(classes))
@@ -427,7 +417,7 @@ def test_no_label_in_y_is_an_error_when_classes_are_declared(y: list[Any], class
 
 
 def test_a_statement_says_whether_the_classes_are_declared_or_read_off_the_data() -> None:
-    X, y = binary(500)
+    X, y = binary_rows(500)
     declared = LogisticRegression(classes=[0, 1, 2], bounds=2.0, random_state=0).fit(X, y).privacy_.statement
     said = "the 3 classes, as declared: 0, 1, 2. Rows of any other class were left out: compare the spelling"
     assert said in declared.assumed_public
@@ -450,7 +440,7 @@ def test_a_statement_says_whether_the_classes_are_declared_or_read_off_the_data(
     ids=str,
 )
 def test_classes_that_cannot_be_are_refused_before_anything_is_paid(classes: Any, message: str) -> None:
-    X, y = binary(100)
+    X, y = binary_rows(100)
     ledger = Ledger()
     with pytest.raises(InputError, match=message):
         LogisticRegression(classes=classes, ledger=ledger, epsilon=9.0).fit(X, y)
@@ -483,7 +473,7 @@ def test_following_the_advice_for_too_few_rows_helps(size: int, epsilon: float, 
 
 @pytest.mark.parametrize(("kind", "plain"), [("Int64", "int64"), ("UInt8", "uint8"), ("boolean", "bool"), ("Float64", "float64")])
 def test_labels_of_pandas_own_types_keep_their_kind(kind: Any, plain: str) -> None:
-    X, y = binary(300)
+    X, y = binary_rows(300)
     labels = pd.Series(pd.array(y.astype(plain), dtype=kind))
     model = LogisticRegression(bounds=2.0, rounds=3, random_state=0, epsilon=9.0).fit(X, labels)
     assert model.classes_.dtype == model.predict(X).dtype == np.dtype(plain)

@@ -15,10 +15,10 @@ from privopt.privacy.budget import Budget
 from privopt.privacy.events import GaussianDpEvent, NonPrivateDpEvent, atoms
 from privopt.privacy.ledger import Ledger
 from privopt.training.scaling import PublicTable
-from tests.linear_model.test_estimators import binary, linear
+from tests.problems import binary_rows, regression_rows
 
-X, Y = binary(2000)
-PUBLIC = binary(200, seed=9)
+X, Y = binary_rows(2000)
+PUBLIC = binary_rows(200, seed=9)
 USES_PUBLIC = ["adadps", "dp-r-pub", "dp-adam-pub", "pda-dpmd", "warm-start"]
 SETTINGS: dict[str, Any] = {"epsilon": 2.0, "random_state": 3, "rounds": 60}
 
@@ -64,7 +64,7 @@ def test_public_rows_are_seen_in_the_frame_of_the_private_ones(method: str) -> N
     )
     # a centre is taken out of a column that does not hold 0, which changes nothing here: the middle of (−1, 1) is 0
     np.testing.assert_allclose(moved.coef_ * units, one.coef_, rtol=1e-5, atol=1e-7)
-    (rows, targets), (known, answers) = linear(2000), linear(200, seed=9)
+    (rows, targets), (known, answers) = regression_rows(2000), regression_rows(200, seed=9)
     settings: dict[str, Any] = {**SETTINGS, "method": method, "bounds": (-1, 1)}
     plain = Ridge(**settings, target_bounds=(0, 20), public=(known, answers)).fit(rows, targets)
     scaled = Ridge(**settings, target_bounds=(-7, 13), public=(known, answers - 7)).fit(rows, targets - 7)
@@ -93,7 +93,7 @@ def test_three_classes_and_huber_s_loss_learn_from_public_rows() -> None:
     for method in USES_PUBLIC:
         model = LogisticRegression(5.0, method=method, public=(rows[:300], targets[:300]), random_state=0)
         assert model.fit(rows[300:], targets[300:]).score(rows, targets) > 0.6
-    (rows, amounts), public = linear(2000), linear(200, seed=9)
+    (rows, amounts), public = regression_rows(2000), regression_rows(200, seed=9)
     assert HuberRegressor(3.0, method="adadps", public=public, random_state=0).fit(rows, amounts).score(rows, amounts) > 0.9
 
 

@@ -9,11 +9,10 @@ import scipy.sparse as sp
 from privopt.errors import InputError
 from privopt.linear_model import HuberRegressor, LogisticRegression
 from privopt.privacy.events import GaussianDpEvent, PoissonSampledDpEvent, PureDpEvent, atoms
+from tests.problems import binary_rows
 
 METHODS = ["dp-srm", "spiderboost", "dp-agd"]
-RNG = np.random.default_rng(0)
-X = RNG.uniform(-1, 1, (3000, 5))
-Y = (X @ np.linspace(-3, 3, 5) + RNG.logistic(size=3000) > 0).astype(int)
+X, Y = binary_rows(3000)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -8,9 +8,9 @@ import pytest
 from privopt.errors import PrivoptError
 from privopt.linear_model import LogisticRegression, Ridge
 from privopt.privacy.ledger import Ledger
+from tests.problems import sign_rows
 
-X = np.random.default_rng(0).normal(size=(300, 3))
-Y = (X[:, 0] > 0).astype(int)
+X, Y = sign_rows(300)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,42 @@
-"""Scales: what estimated ranges make of columns that are almost always 0."""
+"""Scales: a row is scaled once, by its ranges; and what estimated ranges make of columns that are almost always 0."""
+
+import sys
 
 import numpy as np
+import pandas as pd
 import pytest
+import scipy.sparse as sp
 
+from privopt.datasets import Encoding, Numeric
+from privopt.perexample.design import Design
 from privopt.privacy.budget import Budget
 from privopt.training.scaling import TrainingRows, find_scales
 from privopt.training.session import Session
+
+RANGES = [(2.0, 7.3), (-9.1, -0.7), (0.1, 0.3), (sys.float_info.max / 2, sys.float_info.max)]
+
+
+def session() -> Session:
+    return Session(Budget(3.0, 1e-6), 100, seed=0, surveys=True)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sp.csr_matrix])
+@pytest.mark.parametrize("bounds", [None, 1.7])
+def test_encoded_rows_are_scaled_no_further(kind: type, bounds: float | None) -> None:
+    rows = kind(np.random.default_rng(0).uniform(-1, 1, (100, 4)))
+    found = find_scales(TrainingRows(rows, np.zeros(100), False, bounds=bounds, encoded=True), session(), fit_intercept=False)
+    assert found.frame.changes_nothing
+    assert found.declared == []
+
+
+def test_a_frame_and_an_encoding_put_a_range_away_from_0_on_the_same_scale() -> None:
+    low, high = np.array(RANGES).T
+    values = low + np.random.default_rng(0).uniform(0, 1, (100, len(RANGES))) * (high - low)
+    scales = find_scales(TrainingRows(values, np.zeros(100), False, bounds=(low, high)), session(), fit_intercept=False)
+    names = [f"x{place}" for place in range(len(RANGES))]
+    encoding = Encoding(tuple((name, Numeric(*ends)) for name, ends in zip(names, RANGES, strict=True)))
+    framed = Design(values, scales.frame).framed(np.arange(100))
+    np.testing.assert_allclose(framed.times(np.eye(4)), encoding.matrix(pd.DataFrame(values, columns=names)), atol=1e-15)
 
 
 @pytest.mark.parametrize("unit", [1.0, 255.0])

@@ -1,6 +1,7 @@
 """Output perturbation, RRPSGD and Bassily SGD from the estimators: what they claim, also without δ, and what they refuse."""
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,20 +13,10 @@ from privopt.errors import InputError
 from privopt.linear_model import HuberRegressor, LogisticRegression, Ridge
 from privopt.methods import METHODS
 from privopt.privacy.events import GaussianDpEvent, PureDpEvent, SelfComposedDpEvent, atoms
+from tests.laws.table import ROW_METHODS
+from tests.problems import binary_rows, regression_rows
 
-
-def binary(size: int = 3000, columns: int = 4) -> tuple[Any, Any]:
-    rng = np.random.default_rng(0)
-    X = rng.uniform(-1, 1, (size, columns))
-    return X, (X @ np.linspace(-3, 3, columns) + rng.logistic(size=size) > 0).astype(int)
-
-
-def linear(size: int = 3000, columns: int = 4) -> tuple[Any, Any]:
-    rng = np.random.default_rng(0)
-    X = rng.uniform(-1, 1, (size, columns))
-    return X, 10 + X @ np.linspace(-3, 3, columns) + 0.1 * rng.standard_normal(size)
-
-
+binary, linear = partial(binary_rows, columns=4), partial(regression_rows, columns=4)
 PURE: dict[str, Any] = {"method": "output-perturbation", "delta": 0, "random_state": 0}
 
 # ---------------------------------------------------------------- δ = 0
@@ -34,7 +25,7 @@ PURE: dict[str, Any] = {"method": "output-perturbation", "delta": 0, "random_sta
 @pytest.mark.parametrize("bounds", [1.6, (-1, 1)], ids=["row norm", "ranges"])
 @pytest.mark.parametrize("neighbours", ["add-remove", "replace-one"])
 def test_without_delta_a_classifier_learns_and_claims_pure_privacy(bounds: Any, neighbours: Any) -> None:
-    X, y = binary()
+    X, y = binary(3000)
     model = LogisticRegression(epsilon=1.0, bounds=bounds, neighbours=neighbours, **PURE).fit(X, y)
     statement = model.privacy_.statement
     assert model.score(X, y) > 0.8
@@ -48,7 +39,7 @@ def test_without_delta_a_classifier_learns_and_claims_pure_privacy(bounds: Any, 
 
 
 def test_without_delta_a_regression_learns_and_its_row_bound_follows_from_the_ranges() -> None:
-    X, y = linear()
+    X, y = linear(3000)
     model = HuberRegressor(epsilon=1.0, bounds=(-1, 1), target_bounds=(0, 20), **PURE).fit(X, y)
     assert model.score(X, y) > 0.9
     assert model.privacy_.statement.settings["typical row norm"] == 2.0  # √4
@@ -74,7 +65,7 @@ def test_without_delta_what_is_not_declared_is_asked_for_and_nothing_is_spent(
     assert not ledger.entries
 
 
-@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if not method.pure])
+@pytest.mark.parametrize("method", [name for name in ROW_METHODS if not METHODS[name].pure])
 def test_methods_that_need_delta_say_so_and_name_those_that_do_not(method: str) -> None:
     X, y = binary(300)
     with pytest.raises(InputError, match=rf"delta is 0, but {method} .* Without delta: .*output-perturbation"):
@@ -87,7 +78,7 @@ def test_methods_that_need_delta_say_so_and_name_those_that_do_not(method: str) 
 @pytest.mark.parametrize(("delta", "alpha"), [(0, 0.0), (0, 0.05), (1e-5, 0.0)])
 def test_the_noise_of_a_fit_is_that_of_its_statement_and_rows_are_as_long_as_it_says(delta: float, alpha: float) -> None:
     """100 seeded fits; standard deviations within 35 %, five standard errors, of what the statement implies."""
-    X, y = binary(100, 2)
+    X, y = binary(100, columns=2)
     X = X * 100  # rows far longer than is declared: they are cut, not believed
     settings: dict[str, Any] = {"epsilon": 5.0, "bounds": 2.0, "alpha": alpha, "rounds": 20, "method": "output-perturbation"}
     fits = [LogisticRegression(**settings, delta=delta, random_state=seed).fit(X, y) for seed in range(100)]
@@ -107,7 +98,7 @@ def test_the_noise_of_a_fit_is_that_of_its_statement_and_rows_are_as_long_as_it_
 @pytest.mark.parametrize("bounds", [0.7, None], ids=["declared", "surveyed"])
 def test_dense_and_sparse_rows_give_the_same_model(bounds: float | None) -> None:
     """Rows longer than 0.7 are cut; without a declared length the surveyed typical one is the cut."""
-    X, y = binary()
+    X, y = binary(3000)
     settings: dict[str, Any] = {"epsilon": 2.0, "method": "output-perturbation", "random_state": 3}
     ranges = {"bounds": bounds} if bounds else {"bounds": (-1, 1)}
     dense = LogisticRegression(**settings, **ranges).fit(X, y)
@@ -138,7 +129,7 @@ def test_the_ridge_is_on_the_intercept_too_and_the_statement_says_so() -> None:
 
 
 def test_the_paper_s_sensitivity_has_more_noise_for_as_many_steps() -> None:
-    X, y = binary()
+    X, y = binary(3000)
     settings: dict[str, Any] = {
         "epsilon": 1.0,
         "bounds": 1.6,
@@ -167,7 +158,7 @@ def test_steps_grow_with_rows_and_budget_and_never_beyond_the_most() -> None:
 
 
 def test_rrpsgd_pays_for_the_rounds_that_were_drawn_and_for_no_other() -> None:
-    X, y = binary()
+    X, y = binary(3000)
     drawn = set()
     for seed in range(4):
         model = LogisticRegression(epsilon=1.0, bounds=1.6, method="rrpsgd", rounds=60, random_state=seed).fit(X, y)

@@ -19,9 +19,8 @@ from privopt.checkpoint import Checkpoint
 from privopt.errors import CompositionError
 from privopt.loop import Result, run
 from privopt.measure.clips import l2, l2_moved
-from privopt.measure.measurement import Carry, Measurement, Noisy
+from privopt.measure.measurement import Carry, Measurement, Noisy, OpenRound
 from privopt.measure.mechanisms import State, gaussian
-from privopt.measure.open_round import OpenRound
 from privopt.measure.queries import gradient, gradient_difference
 from privopt.measure.randomness import Rng, Sum, generator
 from privopt.measure.samplers import Sampler, disjoint_batches, fixed_size, full_batch, poisson
@@ -35,7 +34,7 @@ from privopt.privacy.ledger import Ledger
 from privopt.recipe import Recipe, after, always
 from privopt.state import PublicState
 from tests.laws.checks import FALSE_ALARM, NOWHERE, check_indistinguishable
-from tests.laws.table import Given, Unreadable
+from tests.problems import Given, Unreadable
 from tests.stopped import StopAt, Stopped
 
 SIZE, ROUNDS = 12, 7

@@ -17,7 +17,8 @@ from privopt.measure.samplers import full_batch, poisson
 from privopt.perexample.grads import Materialized, Oracle, PerExampleVectors, Rows, Vector
 from privopt.privacy.events import GaussianDpEvent, LaplaceDpEvent, NonPrivateDpEvent, PoissonSampledDpEvent, PureDpEvent
 from privopt.state import PublicState
-from tests.laws.table import MECHANISMS, Given
+from tests.laws.table import MECHANISMS
+from tests.problems import Given
 
 
 @given(st.floats(-10, 10), st.floats(0, 10), st.just(0.0) | st.floats(1e-9, 10))

@@ -7,9 +7,8 @@ import pytest
 
 from privopt.errors import CompositionError
 from privopt.measure.clips import l2
-from privopt.measure.measurement import Measurement
+from privopt.measure.measurement import Measurement, OpenRound
 from privopt.measure.mechanisms import gaussian
-from privopt.measure.open_round import OpenRound
 from privopt.measure.queries import gradient
 from privopt.measure.randomness import generator
 from privopt.measure.samplers import full_batch

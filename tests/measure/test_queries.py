@@ -88,8 +88,8 @@ def test_removing_one_example_moves_every_query_by_at_most_the_bound(loss: str, 
     whole, rng = oracle(loss, storage, seed), np.random.default_rng(seed + 1)
     here, there, momentum = rng.standard_normal((3, whole.dimension))
     at = PublicState(here, there, Known(scale=rng.uniform(1e-4, 2.0, whole.dimension), momentum=momentum))
+    others = [oracle(loss, storage, seed, np.arange(SIZE) != row) for row in range(SIZE)]
     for query in (gradient_difference(), preconditioned_gradient(), preconditioned_gradient(0.3)):
-        others = [oracle(loss, storage, seed, np.arange(SIZE) != row) for row in range(SIZE)]
         check_bounded(l2(bound), query(whole, None, at), [query(other, None, at) for other in others])
 
 

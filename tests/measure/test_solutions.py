@@ -11,14 +11,13 @@ from privopt.errors import CompositionError
 from privopt.measure.mechanisms import gamma_norm, gaussian, laplace
 from privopt.measure.randomness import Rng, generator
 from privopt.measure.solutions import Sensitivity, stable_solution
-from privopt.perexample.design import Design, Frame
+from privopt.perexample.design import Design, Frame, LimitedDesign
 from privopt.perexample.grads import Vector
-from privopt.perexample.limited import LimitedDesign
 from privopt.perexample.linear_oracle import LinearOracle
 from privopt.perexample.losses import Huber, Logistic, Loss, Multinomial, Squared
 from privopt.state import PublicState
 from tests.laws.checks import FALSE_ALARM, check_indistinguishable
-from tests.laws.table import Unreadable
+from tests.problems import Unreadable, linear_oracle
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # runs silence them: laws/test_silence.py
 
@@ -27,7 +26,7 @@ LOSSES: dict[str, Loss] = {"logistic": Logistic(), "huber": Huber(0.3), "multino
 
 
 def oracle(matrix: Vector, targets: Vector, loss: Loss) -> LinearOracle:
-    return LinearOracle(LimitedDesign(matrix, Frame(intercept=0.5), LIMIT), targets, loss)
+    return linear_oracle(matrix, targets, loss, intercept=0.5, limit=LIMIT)
 
 
 def descent(loss: Loss, *, steps: int = 40, convexity: float = 0.0, share: float = 1.0, **options: Any) -> stable_solution:
@@ -92,7 +91,7 @@ def test_the_tight_bound_is_attained(convexity: float, steps: int) -> None:
     """Everybody else is indifferent (a row of zeros), and one row pulls with all its might: its target is out of reach."""
     matrix, targets = np.zeros((SIZE, 1)), np.full(SIZE, 1e9)
     matrix[0] = LIMIT
-    data, less = (LinearOracle(LimitedDesign(m, Frame(intercept=0.0), LIMIT), targets, Huber(0.3)) for m in (matrix, 0 * matrix))
+    data, less = (linear_oracle(m, targets, Huber(0.3), limit=LIMIT) for m in (matrix, 0 * matrix))
     solution = descent(Huber(0.3), steps=steps, convexity=convexity)
     moved = np.linalg.norm(end(solution, data, np.zeros(1)) - end(solution, less, np.zeros(1)))
     assert moved == pytest.approx(solution.bound(SIZE), rel=1e-6)
@@ -141,7 +140,7 @@ def test_a_step_that_is_too_long_for_the_loss_breaks_the_bound_so_the_oracle_s_p
 def pair(far: float = 1e9) -> tuple[LinearOracle, LinearOracle]:
     """Four rows, the first absent in the other, which it moves as far as the bound allows."""
     matrix, targets = np.array([[LIMIT], [0.0], [0.0], [0.0]]), np.full(4, far)
-    one, other = (LinearOracle(LimitedDesign(m, Frame(intercept=0.0), LIMIT), targets, Huber(0.3)) for m in (matrix, 0 * matrix))
+    one, other = (linear_oracle(m, targets, Huber(0.3), limit=LIMIT) for m in (matrix, 0 * matrix))
     return one, other
 
 

@@ -30,7 +30,7 @@ from privopt.privacy.ledger import Ledger
 from privopt.recipe import Recipe, always
 from privopt.state import Known, PublicState
 from tests.laws.checks import FALSE_ALARM, check_laplace
-from tests.laws.table import Given, Public, Unreadable
+from tests.problems import Given, Public, Unreadable
 from tests.stopped import StopAt, Stopped
 
 BOUND, NOISE = 2.0, 0.8

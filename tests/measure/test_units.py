@@ -22,7 +22,7 @@ from privopt.privacy.events import GaussianDpEvent
 from privopt.privacy.ledger import Ledger
 from privopt.privacy.statement import Statement
 from privopt.recipe import Recipe, always
-from tests.laws.table import Unreadable
+from tests.problems import Unreadable
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,13 @@ class each_household:  # noqa: N801
     name: ClassVar[str] = "household"
 
 
+class household_gradient(gradient):  # noqa: N801
+    unit = each_household()  # type: ignore[assignment]
+
+
 def measurement(unit: object) -> Measurement:
-    return Measurement(full_batch(), [gradient() @ l2(1.0)], gaussian(10.0), unit=unit)  # type: ignore[arg-type]
+    query = gradient() if unit == each_row() else household_gradient()
+    return Measurement(full_batch(), [query @ l2(1.0)], gaussian(10.0), unit=unit)  # type: ignore[arg-type]
 
 
 @pytest.fixture

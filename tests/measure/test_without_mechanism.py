@@ -19,7 +19,7 @@ from privopt.privacy.budget import Budget
 from privopt.privacy.events import NonPrivateDpEvent, NoOpDpEvent
 from privopt.privacy.ledger import Ledger
 from privopt.state import Known, PublicState
-from tests.laws.table import Given, Unreadable
+from tests.problems import Given, Unreadable
 
 ROWS = np.array([[3.0, 0.04], [-1.0, 0.02], [2.0, 0.0], [4.0, -0.02]])
 AT = PublicState(np.zeros(2), np.zeros(2), Known(scale=np.array([2.0, 0.01])))

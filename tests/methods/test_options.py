@@ -13,9 +13,9 @@ from privopt.postprocess.release import last
 
 DECIDED = {  # by the method's defaults, or by the user in words of its own
     *("rounds", "max_rounds", "steps", "noise_multiplier", "clip_bound", "learning_rate", "sampling", "regularizer", "public"),
-    *("size", "dimension", "batch_size", "expected_batch_size", "lipschitz", "pure"),
+    *("size", "dimension", "batch_size", "expected_batch_size", "lipschitz", "pure", "cohort"),
 }
-PUBLIC = {"sagd-sparse", "adadps", "dp-r-pub", "dp-adam-pub", "pda-dpmd", "warm-start", "adas"}
+PUBLIC = {"sagd-sparse", "adadps", "fed-adadps", "dp-r-pub", "dp-adam-pub", "pda-dpmd", "warm-start", "adas"}
 
 
 def check(method: str, options: dict[str, Any]) -> None:

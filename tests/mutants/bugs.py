@@ -274,8 +274,8 @@ BUGS = (
     Bug(
         "rare categories named",
         "measure/surveys.py",
-        "threshold = 1 + sigma * float(",
-        "threshold = 0 * sigma * float(",
+        "return 1 + noise_multiplier * math.sqrt(columns) * float(",
+        "return 0 * noise_multiplier * math.sqrt(columns) * float(",
         ("tests/measure/test_surveys.py",),
     ),
     Bug(
@@ -295,14 +295,14 @@ BUGS = (
     Bug(
         "rounds unpaid",
         "loop.py",
-        "        spending.pay(events[done : done + block])\n",
+        "        spending.pay(events[state.done : state.done + block])\n",
         "        spending.position += block\n",
         ("tests/test_loop.py",),
     ),
     Bug(
         "drawn event not compared",
         "loop.py",
-        "if noisy.event is not events[done] and noisy.event != events[done]:",
+        "if noisy.event is not paid and noisy.event != paid:",
         "if False:",
         ("tests/test_loop.py", "tests/laws/test_violations.py"),
     ),
@@ -394,7 +394,7 @@ BUGS = (
     Bug(
         "noise of another run",
         "loop.py",
-        "if (saved.run, saved.first) != (spending.name, first):",
+        "if (saved.run, saved.first) != (name, first):",
         "if False:",
         ("tests/test_loop.py",),
     ),
@@ -407,21 +407,21 @@ BUGS = (
     ),
     Bug(
         "piece counted again",
-        "measure/open_round.py",
+        "measure/measurement.py",
         "        mean = self._take_mean()\n        self._added += 1\n",
         "        mean = self._mean\n",
         ("tests/nets/test_faults.py", "tests/nets/test_loops.py"),
     ),
     Bug(
         "round answers twice",
-        "measure/open_round.py",
+        "measure/measurement.py",
         "        mean = self._take_mean()\n        return self._hidden",
         "        mean = self._mean\n        return self._hidden",
         ("tests/nets/test_faults.py", "tests/nets/test_loops.py", "tests/measure"),
     ),
     Bug(
         "noise of an open round for a piece",
-        "measure/open_round.py",
+        "measure/measurement.py",
         "measurement.begin(zero, measurement.bound / self._expected, round_, rng)",
         "measurement.begin(zero, measurement.bound / self._expected / 4, round_, rng)",
         ("tests/nets/test_training.py", "tests/nets/test_loops.py", "tests/audit"),
@@ -456,7 +456,7 @@ BUGS = (
     ),
     Bug(
         "repeated words not merged",
-        "perexample/networks/factors/lookup.py",
+        "perexample/networks/layers/embedding.py",
         "if len(pairs) == len(keys):",
         "if True:",
         ("tests/perexample/networks/test_exact.py",),

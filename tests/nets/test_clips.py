@@ -14,11 +14,9 @@ from privopt.measure.clips import Clip, automatic, l1, l2, per_layer
 from privopt.measure.randomness import generator
 from privopt.methods.dp_sgd import dp_sgd
 from privopt.nets import fit, make_private
-from privopt.perexample.design import Design, Frame
-from privopt.perexample.linear_oracle import LinearOracle
-from privopt.perexample.losses import Logistic
 from privopt.perexample.networks import TorchGrads, TorchOracle, per_example_gradients
 from tests.perexample.networks.reference import one_at_a_time
+from tests.problems import cross_entropies, linear_oracle, tanh_network, tensor_rows
 
 BUDGET = Budget(3.0, 1e-5)
 BOUNDS = {"0": 0.3, "2.weight": 0.2, "2": 0.1}  # a module, a parameter, and what is left of its module
@@ -26,21 +24,12 @@ CLIPS: list[Clip] = [automatic(0.5), automatic(0.5, stability=3.0), per_layer(BO
 
 
 def data(size: int = 12) -> tuple[Tensor, Tensor]:
-    x = 2 * torch.randn(size, 5, generator=torch.Generator().manual_seed(0))
-    return x, (x[:, 0] > 0).long()
-
-
-def network() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2))
-
-
-def entropy(output: Tensor, targets: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(output, targets.long(), reduction="none")
+    x, y = tensor_rows(size, 5)
+    return 2 * x, y
 
 
 def oracle(inputs: Tensor, targets: Tensor, chunk: int | None = None) -> TorchOracle:
-    return TorchOracle(network(), nn.CrossEntropyLoss(), inputs, targets, chunk=chunk)
+    return TorchOracle(tanh_network(5, 4), nn.CrossEntropyLoss(), inputs, targets, chunk=chunk)
 
 
 def by_hand(clip: Clip, vectors: Tensor) -> Tensor:
@@ -62,7 +51,7 @@ def by_hand(clip: Clip, vectors: Tensor) -> Tensor:
 @pytest.mark.parametrize("clip", CLIPS, ids=str)
 def test_sums_are_those_of_each_example_clipped_alone(clip: Clip, chunk: int | None) -> None:
     x, y = data()
-    wanted = by_hand(clip, one_at_a_time(network(), x, y, entropy))
+    wanted = by_hand(clip, one_at_a_time(tanh_network(5, 4), x, y, cross_entropies))
     found = oracle(x, y, chunk)(None, None).clipped_sum(clip, 0.25)
     torch.testing.assert_close(found.double(), 0.25 * wanted, rtol=1e-5, atol=1e-7)
 
@@ -122,7 +111,7 @@ def test_an_example_that_is_not_finite_in_one_layer_is_absent_from_all(clip: Cli
     x, y = data()
     x[3] = 0.0
     x[3, 0] = 1e38  # the first layer's gradient overflows, the second's does not
-    model = network()
+    model = tanh_network(5, 4)
     assert isinstance(model, nn.Sequential)
     with torch.no_grad():
         model[0].weight.mul_(0)  # type: ignore[operator]
@@ -178,8 +167,8 @@ def test_layers_that_do_not_fit_the_model_are_refused_before_anything_is_paid(bo
     x, y = data(60)
     settings: dict[str, Any] = {"budget": BUDGET, "rounds": 2, "batch_size": 20, "ledger": ledger}
     with pytest.raises(CompositionError, match=message):
-        fit(network(), nn.CrossEntropyLoss(), (x, y), clip_bound=per_layer(bounds), **settings)
-    model = network()
+        fit(tanh_network(5, 4), nn.CrossEntropyLoss(), (x, y), clip_bound=per_layer(bounds), **settings)
+    model = tanh_network(5, 4)
     with pytest.raises(CompositionError, match=message):
         make_private(model, torch.optim.SGD(model.parameters(), 0.1), (x, y), clip_bound=per_layer(bounds), **settings)
     assert ledger.entries == ()
@@ -189,13 +178,13 @@ def test_layers_that_do_not_fit_the_model_are_refused_before_anything_is_paid(bo
 def test_networks_are_trained_with_any_clip(clip: Clip) -> None:
     x, y = data(2000)
     settings: dict[str, Any] = {"budget": BUDGET, "rounds": 40, "batch_size": 400, "clip_bound": clip, "seed": 0}
-    result = fit(network(), nn.CrossEntropyLoss(), (x, y), learning_rate=0.05, **settings)
+    result = fit(tanh_network(5, 4), nn.CrossEntropyLoss(), (x, y), learning_rate=0.05, **settings)
     assert float((result.model(x).argmax(1) == y).float().mean()) > 0.85
     assert str(clip) in str(result.privacy.statement.settings["clip bound"])
-    model = network()
+    model = tanh_network(5, 4)
     private = make_private(model, torch.optim.Adam(model.parameters(), 0.05), (x, y), **settings)
     for inputs, targets in private.loader:
-        private.step(lambda inputs=inputs, targets=targets: entropy(model(inputs), targets))  # type: ignore[misc]
+        private.step(lambda inputs=inputs, targets=targets: cross_entropies(model(inputs), targets))  # type: ignore[misc]
     assert float((model(x).argmax(1) == y).float().mean()) > 0.85
 
 
@@ -205,5 +194,5 @@ def test_linear_models_are_trained_with_any_clip(clip: Clip) -> None:
     rows = rng.standard_normal((2000, 3))
     labels = (rows[:, 0] > 0).astype(float)
     recipe = dp_sgd(rounds=50, noise_multiplier=5.0, clip_bound=clip, learning_rate=0.5)
-    found = run(recipe, LinearOracle(Design(rows, Frame()), labels, Logistic()), np.zeros(4), rng=generator(0)).parameters
+    found = run(recipe, linear_oracle(rows, labels, intercept=1.0), np.zeros(4), rng=generator(0)).parameters
     assert np.mean((rows @ found[:3] + found[3] > 0) == labels) > 0.9

@@ -16,30 +16,25 @@ from privopt.methods.dp_agd import dp_agd
 from privopt.methods.dp_srm import dp_srm
 from privopt.methods.spiderboost import spiderboost
 from privopt.nets import fit
-from privopt.nets.running import _Repeatable
+from privopt.nets.fitting import _Repeatable
 from privopt.perexample.networks import TorchOracle
 from privopt.perexample.networks.rng import Dropout
 from privopt.privacy.events import GaussianDpEvent, PoissonSampledDpEvent, PureDpEvent, atoms
 from privopt.recipe import Recipe
 from privopt.state import PublicState
+from tests.problems import accuracy, difference, linear_oracle, tanh_network, tensor_rows
 
 BUDGET = Budget(3.0, 1e-5)
 SRM: dict[str, Any] = {"change_bound": 0.1, "refresh": 0.2}
 
 
 def data(size: int = 60) -> tuple[Tensor, Tensor]:
-    x = torch.randn(size, 6, generator=torch.Generator().manual_seed(0))
-    return x.double(), (x[:, 0] - x[:, 1] > 0).long()
+    x, y = tensor_rows(size, score=difference)
+    return x.double(), y
 
 
 def network(dropout: float = 0.0) -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Dropout(dropout), nn.Linear(5, 2)).double()
-
-
-def accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
-    model.eval()
-    return float((model(x).argmax(1) == y).double().mean())
+    return tanh_network(6, 5, dropout=dropout).double()
 
 
 def clipped(vector: Tensor, bound: float) -> Tensor:
@@ -169,8 +164,6 @@ def test_what_a_method_cannot_use_is_refused_before_the_data_are_read(changes: d
 
 def test_a_line_search_on_a_network_is_one_on_numpy() -> None:
     """A linear network and the closed form, without noise: the same steps."""
-    from privopt.perexample.design import Design, Frame
-    from privopt.perexample.linear_oracle import LinearOracle
     from privopt.perexample.losses import Squared
 
     x = data()[0]
@@ -184,5 +177,5 @@ def test_a_line_search_on_a_network_is_one_on_numpy() -> None:
     recipe: Recipe = dp_agd(rounds=6, noise_multiplier=0.0, clip_bound=3.0, loss_bound=20.0, longest_step=3.0)
     oracle = TorchOracle(model, half_square, x, y)
     ours = run(recipe, oracle, oracle.flat.vector.clone(), rng=generator(0)).parameters
-    closed = LinearOracle(Design(x.numpy(), Frame(intercept=0.0)), y.numpy(), Squared())
+    closed = linear_oracle(x.numpy(), y.numpy(), Squared())
     np.testing.assert_allclose(ours.numpy(), run(recipe, closed, np.zeros(6), rng=generator(0)).parameters, rtol=1e-9)

@@ -23,18 +23,13 @@ from torch.utils.data import Dataset
 from privopt import Budget, Ledger, fit
 from privopt.errors import InputError
 from privopt.measure.clips import automatic
-from privopt.nets.identity import identify
-from privopt.nets.probes import probe_model
+from privopt.nets.identity import identify, probe_model
 from privopt.perexample.networks import TorchOracle
 from privopt.perexample.networks.rng import global_generators, seed_all
+from tests.problems import tensor_rows
 from tests.stopped import StopAt, Stopped
 
 WEIGHT = 1.0
-
-
-def data() -> tuple[Tensor, Tensor]:
-    x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
-    return x, (x[:, 0] > 0).long()
 
 
 def weighted(weight: float) -> Callable[..., Tensor]:
@@ -129,7 +124,7 @@ def fitted(folder: Path, given: dict[str, Any], **more: Any) -> Any:
         **given,
         **more,
     }
-    return fit(settings.pop("model")(), settings.pop("loss"), data(), **settings)
+    return fit(settings.pop("model")(), settings.pop("loss"), tensor_rows(60, 4), **settings)
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -401,7 +396,7 @@ class Augmented(Dataset[Any]):
         return 60
 
     def __getitem__(self, place: int) -> tuple[Tensor, Tensor]:
-        x, y = data()
+        x, y = tensor_rows(60, 4)
         return x[place] + random.random() + np.random.rand(), y[place]  # noqa: NPY002
 
 
@@ -451,9 +446,9 @@ class Drawing(Network):
 
 
 def test_a_model_with_a_generator_of_its_own_has_no_checkpoint() -> None:
-    oracle = TorchOracle(Drawing(), nn.CrossEntropyLoss(reduction="none"), *data(), check=False)
+    oracle = TorchOracle(Drawing(), nn.CrossEntropyLoss(reduction="none"), *tensor_rows(60, 4), check=False)
     with pytest.raises(InputError, match="computes something else when it is called again"):
-        probe_model(oracle, tuple(part[:1] for part in data()))
+        probe_model(oracle, tuple(part[:1] for part in tensor_rows(60, 4)))
 
 
 def test_a_loss_that_acts_at_exact_targets_is_told_apart() -> None:
@@ -461,7 +456,7 @@ def test_a_loss_that_acts_at_exact_targets_is_told_apart() -> None:
         def loss(output: Tensor, targets: Tensor) -> Tensor:
             return (output[:, 0] - targets) ** 2 * torch.where(targets == 1, scale, 1.0)
 
-        x, y = data()
+        x, y = tensor_rows(60, 4)
         return probe_model(TorchOracle(Network(), loss, x, y.float(), check=False), (x[:1], y[:1].float()))
 
     assert asked(1.0) == asked(1.0) != asked(2.0)

@@ -9,7 +9,8 @@ from torch.utils.data import Dataset
 
 from privopt import Budget, Ledger, fit, make_private
 from privopt.errors import InputError
-from privopt.training.rounds import PaidRounds
+from privopt.training.session import PaidRounds
+from tests.problems import accuracy, tanh_network, tensor_rows
 
 BUDGET = Budget(3.0, 1e-5)
 
@@ -104,12 +105,10 @@ def test_no_default_depends_on_the_text_of_an_example() -> None:
 
 
 def test_nothing_but_a_budget_has_to_be_said() -> None:
-    torch.manual_seed(0)
-    inputs = torch.randn(600, 4)
-    targets = (inputs[:, 0] > 0).long()
-    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    inputs, targets = tensor_rows(600, 4)
+    model = tanh_network(4)
     fitted = fit(model, nn.CrossEntropyLoss(), (inputs, targets), budget=Budget(8.0, 1e-4), progress=False, seed=0)
-    assert float((model(inputs).argmax(1) == targets).float().mean()) > 0.9
+    assert accuracy(model, inputs, targets) > 0.9
     assert fitted.privacy.statement.epsilon <= 8.0
 
 

@@ -15,6 +15,7 @@ from privopt import Budget, Ledger
 from privopt.errors import InputError
 from privopt.nets import UnsupportedLayer, fit, make_private
 from privopt.perexample.networks import TorchOracle, per_example_gradients
+from tests.problems import cross_entropies, tanh_network, tensor_rows
 
 BUDGET = Budget(3.0, 1e-5)
 MIXED = "depends on other examples|not those of each example alone|for one example than for a batch"
@@ -289,8 +290,7 @@ def test_a_shared_table_with_as_many_rows_as_examples_is_not_taken_for_the_batch
 
 # ---------------------------------------------------------------- loops of the user's own
 
-X = torch.randn(60, 6, generator=torch.Generator().manual_seed(0))
-Y = (X[:, 0] > 0).long()
+X, Y = tensor_rows(60)
 
 
 def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -331,8 +331,7 @@ def noisy(step: Any, model: nn.Module, x: Tensor, y: Tensor) -> None:
 
 
 def loop(body: Any, model: nn.Module | None = None, **more: Any) -> Any:
-    torch.manual_seed(0)
-    model = model or nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.1), nn.Linear(8, 2))
+    model = model or tanh_network(dropout=0.1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     given = {"budget": BUDGET, "rounds": 3, "batch_size": 30, "accountant": "rdp", "seed": 0, "ledger": Ledger()}
     private = make_private(model, optimizer, (X, Y), **(given | more))
@@ -412,13 +411,9 @@ class InLargeBatches(Text):
         return ids.roll(1, 0) if len(ids) > 9 else ids
 
 
-def cross_entropy(output: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(output, targets, reduction="none")
-
-
 @pytest.mark.parametrize(
     ("model", "loss"),
-    [(LongestInBatch, cross_entropy), (Text, balanced), (Text, of_words)],
+    [(LongestInBatch, cross_entropies), (Text, balanced), (Text, of_words)],
     ids=["the longest of the batch", "the share of a class", "the number of words in a batch"],
 )
 def test_a_number_made_of_several_examples_may_not_reach_a_loss(model: type[nn.Module], loss: Any) -> None:
@@ -443,7 +438,7 @@ def test_what_combines_examples_without_an_effect_is_named_and_not_proved() -> N
 
 
 def test_operations_along_the_batch_are_named() -> None:
-    doubts = TorchOracle(InLargeBatches(), cross_entropy, IDS, LABELS).doubts
+    doubts = TorchOracle(InLargeBatches(), cross_entropies, IDS, LABELS).doubts
     assert any("combines the examples of a batch (roll" in doubt for doubt in doubts)
 
 
@@ -468,7 +463,7 @@ class Attending(nn.Module):
 
 @pytest.mark.parametrize("model", [LastWord, Attending])
 def test_usual_text_models_are_proved(model: type[nn.Module]) -> None:
-    assert TorchOracle(model(), cross_entropy, IDS, LABELS).doubts == []
+    assert TorchOracle(model(), cross_entropies, IDS, LABELS).doubts == []
 
 
 # ---------------------------------------------------------------- random models

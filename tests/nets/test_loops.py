@@ -23,20 +23,11 @@ from privopt.checkpoint import write_atomically
 from privopt.errors import BudgetExceeded, InputError, PrivoptError, PrivoptWarning
 from privopt.nets import Private, UnsupportedLayer, make_private
 from privopt.perexample.networks import UnsupportedLoss
+from tests.problems import flat_parameters, tanh_network, tensor_rows
 from tests.processes import killed, one_fork_server, size, started, wait_for
 
 BUDGET = Budget(3.0, 1e-5)
 ROUNDS = 40
-
-
-def data(count: int = 300) -> tuple[Tensor, Tensor]:
-    x = torch.randn(count, 6, generator=torch.Generator().manual_seed(0))
-    return x, (x[:, 0] > 0).long()
-
-
-def network() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 2))
 
 
 def losses(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -44,7 +35,7 @@ def losses(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def begun(model: nn.Module | None = None, dataset: Any = None, **settings: Any) -> Private:
-    model = model or network()
+    model = model or tanh_network(dropout=0.3)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     given = {
         "budget": BUDGET,
@@ -54,17 +45,13 @@ def begun(model: nn.Module | None = None, dataset: Any = None, **settings: Any) 
         "seed": 5,
         "accountant": "rdp",
     } | settings
-    return make_private(model, optimizer, data() if dataset is None else dataset, **given)
-
-
-def flat(model: nn.Module) -> Tensor:
-    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+    return make_private(model, optimizer, tensor_rows() if dataset is None else dataset, **given)
 
 
 def trained(private: Private, after: Callable[[bool], None] = lambda updated: None) -> Tensor:
     for inputs, targets in private.loader:
         after(private.step(lambda inputs=inputs, targets=targets: losses(private.model, inputs, targets)))  # type: ignore[misc]
-    return flat(private.model)
+    return flat_parameters(private.model)
 
 
 # ---------------------------------------------------------------- steps
@@ -98,9 +85,9 @@ def test_a_loop_leaves_no_gradient_and_does_not_disturb_torchs_own_generator() -
 
 
 def test_batches_may_hold_anything_that_can_be_collated() -> None:
-    x, y = data()
+    x, y = tensor_rows()
     items = [{"features": x[i], "label": y[i]} for i in range(len(x))]
-    model = network()
+    model = tanh_network(dropout=0.3)
     private = begun(model, items, rounds=2)
     for batch in private.loader:
         private.step(lambda batch=batch: losses(model, batch["features"], batch["label"]))  # type: ignore[misc]
@@ -126,7 +113,7 @@ def test_under_autocast_a_loop_trains_as_well() -> None:
     for inputs, targets in private.loader:
         with torch.autocast("cpu", torch.bfloat16):
             private.step(lambda inputs=inputs, targets=targets: losses(private.model, inputs, targets))  # type: ignore[misc]
-    half, whole = flat(private.model), trained(begun(rounds=3, seed=0))
+    half, whole = flat_parameters(private.model), trained(begun(rounds=3, seed=0))
     torch.testing.assert_close(half, whole, rtol=0, atol=0.05)
     assert not torch.equal(half, whole)
 
@@ -175,12 +162,12 @@ def test_losses_that_are_not_each_examples_own_are_refused_before_anything_is_pa
     closure: Callable[..., Tensor], error: type[Exception], message: str
 ) -> None:
     private = begun()
-    before = flat(private.model)
+    before = flat_parameters(private.model)
     with pytest.raises(error, match=message):  # noqa: PT012
         for inputs, targets in private.loader:
             private.step(functools.partial(closure, private.model, inputs, targets))
     assert private.ledger.entries == ()
-    torch.testing.assert_close(flat(private.model), before)
+    torch.testing.assert_close(flat_parameters(private.model), before)
 
 
 def test_a_loss_that_is_computed_already_is_refused_with_what_would_do() -> None:
@@ -206,17 +193,17 @@ class Sequences(nn.Module):
 def test_a_batch_dimension_that_is_not_first_is_found_out(time: int) -> None:
     x = torch.randn(300, time, 3)
     with pytest.raises(UnsupportedLayer, match="batch"):
-        begun(Sequences(), (x, data()[1]))
+        begun(Sequences(), (x, tensor_rows()[1]))
 
 
 def test_an_optimizer_that_lacks_a_trainable_parameter_is_refused() -> None:
-    model = network()
+    model = tanh_network(dropout=0.3)
     assert isinstance(model, nn.Sequential)
     optimizer = torch.optim.SGD(model[3].parameters(), lr=0.1)
     with pytest.raises(InputError, match=r"0\.weight, 0\.bias can be trained.*requires_grad_\(False\)"):
-        make_private(model, optimizer, data(), budget=BUDGET, rounds=2, batch_size=60)
+        make_private(model, optimizer, tensor_rows(), budget=BUDGET, rounds=2, batch_size=60)
     model[0].requires_grad_(False)
-    private = make_private(model, optimizer, data(), budget=BUDGET, rounds=2, batch_size=60)
+    private = make_private(model, optimizer, tensor_rows(), budget=BUDGET, rounds=2, batch_size=60)
     frozen = model[0].weight.clone() if isinstance(model[0].weight, Tensor) else None
     trained(private)
     assert frozen is not None
@@ -224,19 +211,19 @@ def test_an_optimizer_that_lacks_a_trainable_parameter_is_refused() -> None:
 
 
 def test_an_optimizer_that_asks_for_more_gradients_is_refused() -> None:
-    model = network()
+    model = tanh_network(dropout=0.3)
     with pytest.raises(InputError, match="LBFGS"):
-        make_private(model, torch.optim.LBFGS(model.parameters()), data(), budget=BUDGET, rounds=2, batch_size=60)
+        make_private(model, torch.optim.LBFGS(model.parameters()), tensor_rows(), budget=BUDGET, rounds=2, batch_size=60)
 
 
 def test_a_model_that_cannot_be_run_on_the_items_needs_a_batch_size() -> None:
-    x, y = data()
+    x, y = tensor_rows()
     with pytest.raises(InputError, match="physical_batch_size=…"):
-        begun(network(), (x[:, :5], y), physical_batch_size=None)
+        begun(tanh_network(dropout=0.3), (x[:, :5], y), physical_batch_size=None)
 
 
 def test_a_loop_stops_when_the_ledger_holds_no_more() -> None:
-    model = network()
+    model = tanh_network(dropout=0.3)
     private = begun(model, ledger=Ledger(Budget(1.5, 1e-5)))
     with pytest.warns(PrivoptWarning, match="stopped after") as caught:
         trained(private)
@@ -244,7 +231,7 @@ def test_a_loop_stops_when_the_ledger_holds_no_more() -> None:
     assert 0 < private.rounds < ROUNDS
     assert private.ledger.epsilon() <= 1.5
     with pytest.raises(BudgetExceeded, match="not even one round"):
-        trained(begun(network(), ledger=private.ledger, budget=Budget(3.0, 1e-6), rounds=1))
+        trained(begun(tanh_network(dropout=0.3), ledger=private.ledger, budget=Budget(3.0, 1e-6), rounds=1))
 
 
 # ---------------------------------------------------------------- killed and resumed
@@ -332,7 +319,9 @@ def test_a_state_that_would_not_repeat_the_answers_is_refused(spoil: Callable[[d
         trained(resumed(begun(), state))
 
 
-@pytest.mark.parametrize("settings", [{"clip_bound": 2.0}, {"batch_size": 50}, {"dataset": (data()[0] + 1, data()[1])}])
+@pytest.mark.parametrize(
+    "settings", [{"clip_bound": 2.0}, {"batch_size": 50}, {"dataset": (tensor_rows()[0] + 1, tensor_rows()[1])}]
+)
 def test_resuming_with_other_data_or_settings_is_refused(settings: dict[str, Any]) -> None:
     state = saved(begun())
     with pytest.raises(PrivoptError, match="not those that this state was saved with"):
@@ -344,7 +333,7 @@ class Counting(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.network, self.calls, self.kept, self.log = network(), 0, torch.zeros(0), list[float]()
+        self.network, self.calls, self.kept, self.log = tanh_network(dropout=0.3), 0, torch.zeros(0), list[float]()
         self.network.register_forward_hook(lambda module, given, output: self.log.append(float(output.detach().norm())))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -367,15 +356,15 @@ def test_a_model_that_counts_its_calls_goes_on() -> None:
 def test_what_differs_from_a_saved_state_is_named() -> None:
     state = saved(begun())
     with pytest.raises(InputError, match=r"\(different: data\)"):
-        resumed(begun(dataset=(data()[0] + 1, data()[1])), state)
+        resumed(begun(dataset=(tensor_rows()[0] + 1, tensor_rows()[1])), state)
     with pytest.raises(InputError, match=r"\(different: settings\)"):
         resumed(begun(clip_bound=2.0), state)
     with pytest.raises(InputError, match=r"\(different: model's code\)"):
-        resumed(begun(nn.Sequential(*list(network().children())[:2], nn.Dropout(0.1), nn.Linear(8, 2))), state)
+        resumed(begun(nn.Sequential(*list(tanh_network(dropout=0.3).children())[:2], nn.Dropout(0.1), nn.Linear(8, 2))), state)
 
 
 def test_a_model_that_cannot_be_told_is_trained_but_not_saved() -> None:
-    model = network()
+    model = tanh_network(dropout=0.3)
     model.guard = threading.Lock()  # type: ignore[assignment]
     private = begun(model, rounds=2)
     trained(private)
@@ -390,7 +379,7 @@ class Augmented(Dataset[Any]):
         return 300
 
     def __getitem__(self, place: int) -> tuple[Tensor, Tensor]:
-        x, y = data()
+        x, y = tensor_rows()
         return x[place] + random.random() + np.random.rand(), y[place]  # noqa: NPY002
 
 
@@ -423,7 +412,7 @@ def test_a_loop_that_draws_random_numbers_is_not_replayed() -> None:
     with pytest.raises(InputError, match="the loop draws random numbers"):
         trained_with_noise(again)
     assert ledger.entries == ()
-    assert torch.equal(flat(again.model), flat(network()))
+    assert torch.equal(flat_parameters(again.model), flat_parameters(tanh_network(dropout=0.3)))
 
 
 def test_a_state_is_loaded_before_the_first_batch() -> None:
@@ -523,13 +512,13 @@ def fail(private: Private, pieces: int = 1) -> None:
 @pytest.mark.parametrize("piece", [1, 2])
 def test_a_round_that_fails_is_spent_and_the_rest_is_done(piece: int) -> None:
     private = begun(rounds=5)
-    start = flat(private.model)
+    start = flat_parameters(private.model)
     fail(private, piece)
     assert private.rounds == 1
-    assert torch.equal(flat(private.model), start)
+    assert torch.equal(flat_parameters(private.model), start)
     assert all(parameter.grad is None for parameter in private.model.parameters())
     with pytest.raises(InputError, match="uses a batch of the loader"):
-        private.step(lambda: losses(private.model, *data(25)))
+        private.step(lambda: losses(private.model, *tensor_rows(25)))
     trained(private)
     assert private.rounds == 5
     assert private.statement().settings["rounds without an update"] == 1
@@ -643,7 +632,7 @@ def test_a_model_with_another_forward_is_not_resumed() -> None:
             return super().forward(input) / 2
 
     private = begun()
-    other = network()
+    other = tanh_network(dropout=0.3)
     assert isinstance(other, nn.Sequential)
     other[3] = Halved(8, 2)
     with pytest.raises(InputError, match="model's code"):

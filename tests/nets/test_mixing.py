@@ -16,22 +16,13 @@ from torch.utils.checkpoint import checkpoint as recomputed
 from privopt import Budget
 from privopt.errors import InputError
 from privopt.nets import Private, UnsupportedLayer, clipped_sum, fit, make_private, per_example_norms
+from tests.problems import cross_entropies, tanh_network, tensor_rows
 
 BUDGET = Budget(3.0, 1e-5)
-X = torch.randn(60, 6, generator=torch.Generator().manual_seed(0))
-Y = (X[:, 0] > 0).long()
+X, Y = tensor_rows(60)
 WEIGHTS = torch.tensor([1.0, 50.0])
 
 Closure = Callable[[nn.Module, Tensor, Tensor], Tensor]
-
-
-def network(outputs: int = 2) -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, outputs))
-
-
-def own(output: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(output, targets, reduction="none")
 
 
 def private(model: nn.Module, data: Any = (X, Y), **settings: Any) -> Private:
@@ -50,11 +41,11 @@ def run(loop: Private, closure: Closure) -> Private:
 
 
 def mixup(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return own(model((x + x[torch.randperm(len(x))]) / 2), y)
+    return cross_entropies(model((x + x[torch.randperm(len(x))]) / 2), y)
 
 
 def weighted(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return own(model(x), y) * WEIGHTS[y] / WEIGHTS[y].sum()
+    return cross_entropies(model(x), y) * WEIGHTS[y] / WEIGHTS[y].sum()
 
 
 def stretched(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -62,16 +53,18 @@ def stretched(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 MIXING: dict[str, Closure] = {
-    "inputs less their mean": lambda model, x, y: own(model(x - x.mean(0)), y),
-    "inputs standardised": lambda model, x, y: own(model((x - x.mean(0)) / x.std(0)), y),
+    "inputs less their mean": lambda model, x, y: cross_entropies(model(x - x.mean(0)), y),
+    "inputs standardised": lambda model, x, y: cross_entropies(model((x - x.mean(0)) / x.std(0)), y),
     "inputs mixed up": mixup,
-    "attention over the batch": lambda model, x, y: own(model((x @ x.T).softmax(1) @ x), y),
-    "a mean of outputs, detached": lambda model, x, y: own(model(x) - model(x).mean(0).detach(), y),
-    "losses relative to their mean": lambda model, x, y: own(model(x), y) / own(model(x), y).detach().mean(),
+    "attention over the batch": lambda model, x, y: cross_entropies(model((x @ x.T).softmax(1) @ x), y),
+    "a mean of outputs, detached": lambda model, x, y: cross_entropies(model(x) - model(x).mean(0).detach(), y),
+    "losses relative to their mean": lambda model, x, y: (
+        cross_entropies(model(x), y) / cross_entropies(model(x), y).detach().mean()
+    ),
     "weights that sum to one": weighted,
     "numbers that are stretched": stretched,
-    "the row before": lambda model, x, y: own(model(x + x.roll(1, 0)), y),
-    "a little of the mean": lambda model, x, y: own(model(x + 3e-4 * x.mean(0)), y),
+    "the row before": lambda model, x, y: cross_entropies(model(x + x.roll(1, 0)), y),
+    "a little of the mean": lambda model, x, y: cross_entropies(model(x + 3e-4 * x.mean(0)), y),
 }
 
 
@@ -81,7 +74,7 @@ MIXING: dict[str, Closure] = {
 def test_a_loop_that_mixes_is_refused_and_the_batch_is_put_back(name: str, spoilt: bool) -> None:
     x = X.clone()
     x[3, 2] = torch.nan if spoilt else 0.0
-    model = network()
+    model = tanh_network()
     before = [parameter.detach().clone() for parameter in model.parameters()]
     loop, seen = private(model, (x, Y)), list[Any]()
 
@@ -98,11 +91,11 @@ def test_a_loop_that_mixes_is_refused_and_the_batch_is_put_back(name: str, spoil
 
 def jittered(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Random numbers of torch, numpy and Python."""
-    return own(model(x * random.random() + torch.rand(1) * np.random.rand()), y)  # noqa: NPY002
+    return cross_entropies(model(x * random.random() + torch.rand(1) * np.random.rand()), y)  # noqa: NPY002
 
 
 def in_place(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return own(model(x.mul_(0.5)), y.bitwise_xor_(torch.ones_like(y)))
+    return cross_entropies(model(x.mul_(0.5)), y.bitwise_xor_(torch.ones_like(y)))
 
 
 def of_two_views(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -110,22 +103,22 @@ def of_two_views(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 HONEST: dict[str, Closure] = {
-    "losses": lambda model, x, y: own(model(x), y),
+    "losses": lambda model, x, y: cross_entropies(model(x), y),
     "inputs only": lambda model, x, y: model(x).square().sum(1),
-    "targets only": lambda model, x, y: own(model(torch.ones(len(y), 6)), y),
+    "targets only": lambda model, x, y: cross_entropies(model(torch.ones(len(y), 6)), y),
     "a siamese network": of_two_views,
-    "weights of classes": lambda model, x, y: own(model(x), y) * WEIGHTS[y],
-    "another type": lambda model, x, y: own(model(x.double().float()), y.int().long()),
+    "weights of classes": lambda model, x, y: cross_entropies(model(x), y) * WEIGHTS[y],
+    "another type": lambda model, x, y: cross_entropies(model(x.double().float()), y.int().long()),
     "jitter": jittered,
-    "dropout": lambda model, x, y: own(model(F.dropout(x, 0.5)), y),
+    "dropout": lambda model, x, y: cross_entropies(model(F.dropout(x, 0.5)), y),
     "a batch that is changed in place": in_place,
-    "inputs normalised each": lambda model, x, y: own(model(x / x.norm(dim=1, keepdim=True)), y),
+    "inputs normalised each": lambda model, x, y: cross_entropies(model(x / x.norm(dim=1, keepdim=True)), y),
 }
 
 
 @pytest.mark.parametrize("name", HONEST)
 def test_a_loop_whose_examples_are_each_for_themselves_trains(name: str) -> None:
-    assert run(private(network()), HONEST[name]).rounds == 2
+    assert run(private(tanh_network()), HONEST[name]).rounds == 2
 
 
 def test_checking_changes_no_step() -> None:
@@ -143,10 +136,10 @@ def test_checking_changes_no_step() -> None:
 
 
 def test_losses_that_cannot_be_told_are_checked_in_the_next_round() -> None:
-    loop = private(network(), rounds=3)
+    loop = private(tanh_network(), rounds=3)
 
     def closure(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        return own(model(x - x.mean(0) + (torch.nan if loop.rounds == 0 else 0.0)), y)
+        return cross_entropies(model(x - x.mean(0) + (torch.nan if loop.rounds == 0 else 0.0)), y)
 
     with pytest.raises(UnsupportedLayer, match="depends on other examples"):
         run(loop, closure)
@@ -154,7 +147,7 @@ def test_losses_that_cannot_be_told_are_checked_in_the_next_round() -> None:
 
 
 def test_batches_of_one_are_checked_later() -> None:
-    loop = private(network(), rounds=1, physical_batch_size=1)
+    loop = private(tanh_network(), rounds=1, physical_batch_size=1)
     assert run(loop, HONEST["losses"]).rounds == 1
     assert not loop._checked
 
@@ -162,19 +155,19 @@ def test_batches_of_one_are_checked_later() -> None:
 def test_a_closure_with_a_generator_of_its_own_is_told_what_to_use() -> None:
     generator = torch.Generator()
     with pytest.raises(UnsupportedLayer, match=r"computed again.*generator of its own"):
-        run(private(network()), lambda model, x, y: own(model(x + torch.rand(1, generator=generator)), y))
+        run(private(tanh_network()), lambda model, x, y: cross_entropies(model(x + torch.rand(1, generator=generator)), y))
 
 
 def test_dicts_and_nested_batches_are_looked_into() -> None:
     items = [{"a": {"x": X[i]}, "y": (Y[i], "a text")} for i in range(60)]
-    model = network()
+    model = tanh_network()
     for mixes in (False, True):
         loop = private(model, items, rounds=1)
 
         def train(loop: Private = loop, mixes: bool = mixes) -> None:
             for batch in loop.loader:
                 x, y = batch["a"]["x"], batch["y"][0]
-                loop.step(lambda x=x, y=y: own(model(x - x.mean(0) * mixes), y))  # type: ignore[misc]
+                loop.step(lambda x=x, y=y: cross_entropies(model(x - x.mean(0) * mixes), y))  # type: ignore[misc]
 
         if mixes:
             with pytest.raises(UnsupportedLayer, match="depends on other examples"):
@@ -355,7 +348,7 @@ def test_layers_that_draw_dropout_in_an_order_of_their_own_train(kind: str, by_l
 
 def test_a_model_is_fitted_where_gradients_are_turned_off() -> None:
     with torch.no_grad():
-        fitted(network())
+        fitted(tanh_network())
 
 
 def test_recomputed_layers_that_hide_are_refused_in_first_place_as_well() -> None:
@@ -492,9 +485,9 @@ def assign(model: nn.Sequential) -> None:
     ids=["inserted", "appended", "removed", "assigned", "frozen"],
 )
 def test_a_model_that_is_changed_after_it_was_attached_is_refused(change: Callable[[Any], None], message: str) -> None:
-    loop = private(network(), rounds=3)
+    loop = private(tanh_network(), rounds=3)
     for x, y in loop.loader:
-        if loop.step(lambda x=x, y=y: own(loop.model(x), y)):  # type: ignore[misc]
+        if loop.step(lambda x=x, y=y: cross_entropies(loop.model(x), y)):  # type: ignore[misc]
             break
     change(loop.model)
     with pytest.raises(InputError, match=rf"{message}.*call make_private after"):
@@ -508,13 +501,13 @@ class Learns(nn.Module):
         self.temperature = nn.Parameter(torch.ones(()))
 
     def forward(self, output: Tensor, targets: Tensor) -> Tensor:
-        return own(output * self.temperature, targets)
+        return cross_entropies(output * self.temperature, targets)
 
 
 def test_a_loss_that_would_be_trained_is_refused() -> None:
     with pytest.raises(InputError, match=r"Learns\) has trainable parameters"):
-        fitted(network(), loss=Learns())
-    fitted(network(), loss=Learns().requires_grad_(False))
+        fitted(tanh_network(), loss=Learns())
+    fitted(tanh_network(), loss=Learns().requires_grad_(False))
 
 
 # ---------------------------------------------------------------- functions for research

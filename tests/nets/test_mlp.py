@@ -15,8 +15,7 @@ from privopt.methods import METHODS
 from privopt.methods.problem import Choices, LossFacts, Problem, huber_facts, logistic_facts, multinomial_facts
 from privopt.methods.rules import default_rounds, default_steps
 from privopt.nets.facts import find_stable_move, gradient_facts
-from privopt.nets.mlp import LENGTH, build_mlp, gradient_norm, unfold_layers
-from privopt.nets.rows import Rows
+from privopt.nets.table_network import LENGTH, Rows, build_mlp, gradient_norm, unfold_layers
 from privopt.perexample.design import Frame
 from privopt.perexample.grads import Materialized
 from privopt.postprocess.release import last

@@ -10,10 +10,10 @@ from torch import nn
 
 from privopt import Budget
 from privopt.nets import fit
+from tests.problems import tensor_rows
 from tests.test_progress import Terminal
 
-X = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
-Y = (X[:, 0] > 0).long()
+X, Y = tensor_rows(300, 4)
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, screen: Terminal, **settings: Any) -> str:

@@ -14,16 +14,16 @@ from privopt import Budget
 from privopt.errors import CompositionError, InputError
 from privopt.methods import METHODS
 from privopt.nets import fit
-from privopt.nets.public_examples import PublicExamples, describe_public
+from privopt.nets.data import PublicExamples, describe_public
+from privopt.perexample.linear_oracle import public_batches
 from privopt.perexample.networks import TorchOracle
-from privopt.perexample.public_rows import public_batches
 from privopt.privacy.events import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from privopt.privacy.ledger import Ledger
+from tests.problems import accuracy, difference, tanh_network, tensor_rows
 from tests.stopped import StopAt, Stopped
 
-_GENERATOR = torch.Generator().manual_seed(0)
-X, P = torch.randn(600, 4, generator=_GENERATOR), torch.randn(150, 4, generator=_GENERATOR)
-Y, Q = ((rows[:, 0] - rows[:, 1] > 0).long() for rows in (X, P))
+X, Y = tensor_rows(600, 4, difference)
+P, Q = tensor_rows(150, 4, difference, seed=1)
 SETTINGS: dict[str, Any] = {"budget": Budget(8.0, 1e-5), "batch_size": 150, "rounds": 60, "seed": 2, "progress": False}
 RUNS: dict[str, dict[str, Any]] = {
     "adadps": {"learning_rate": 0.05, "clip_bound": 10.0},
@@ -38,23 +38,17 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 
-def net() -> nn.Module:
-    torch.manual_seed(3)
-    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(0.1), nn.Linear(8, 2))
-
-
 def fitted(name: str, **changed: Any) -> Any:
     method, public = name.split(",")[0], None if name == "ideal" else (P, Q)
     settings = {**SETTINGS, **RUNS[name], "public": public, **changed}
-    return fit(net(), nn.CrossEntropyLoss(), (X, Y), method=method, **settings)
+    return fit(tanh_network(4, dropout=0.1, seed=3), nn.CrossEntropyLoss(), (X, Y), method=method, **settings)
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_network_learns_and_states_the_public_examples(name: str) -> None:
     result = fitted(name)
     model, statement = result.model.eval(), result.privacy.statement
-    with torch.no_grad():
-        assert float((model(X).argmax(1) == Y).float().mean()) > 0.8
+    assert accuracy(model, X, Y) > 0.8
     if name != "ideal":
         assert statement.public_data == [describe_public(TensorDataset(P, Q))]
         assert "150 of them, sha256 " in statement.text()
@@ -97,7 +91,7 @@ class _Items(Dataset[Any]):
 
 @pytest.mark.parametrize("data", [TensorDataset(P, Q), _Items()], ids=["tensors", "dataset"])
 def test_a_public_gradient_is_autograd_s_mean_without_dropout_wherever_it_is_asked(data: Dataset[Any]) -> None:
-    model = net()
+    model = tanh_network(4, dropout=0.1, seed=3)
     oracle = TorchOracle(model, nn.CrossEntropyLoss(), X, Y)
     public = PublicExamples(oracle, data, batch_size=40)
     assert public.epoch == 3
@@ -106,7 +100,7 @@ def test_a_public_gradient_is_autograd_s_mean_without_dropout_wherever_it_is_ask
         found = public(theta, round_)
         assert model.training
         rows = torch.as_tensor(public_batches(150, 40)[round_ % 3])
-        plain = net().eval()
+        plain = tanh_network(4, dropout=0.1, seed=3).eval()
         nn.utils.vector_to_parameters(theta, plain.parameters())
         nn.CrossEntropyLoss()(plain(P[rows]), Q[rows]).backward()
         expected = torch.cat([parameter.grad.reshape(-1) for parameter in plain.parameters() if parameter.grad is not None])
@@ -116,7 +110,7 @@ def test_a_public_gradient_is_autograd_s_mean_without_dropout_wherever_it_is_ask
 def test_a_scale_for_each_parameter_may_be_given_instead() -> None:
     ones = fitted("adadps", public=None, options={"scale": np.ones(4 * 8 + 8 + 8 * 2 + 2), "momentum_decay": 0.0}, clip_bound=1.0)
     plain = fit(
-        net(),
+        tanh_network(4, dropout=0.1, seed=3),
         nn.CrossEntropyLoss(),
         (X, Y),
         method="dp-sgd",
@@ -142,10 +136,18 @@ def test_a_scale_for_each_parameter_may_be_given_instead() -> None:
 def test_what_cannot_be_used_is_refused_before_anything_is_spent(settings: dict[str, Any], message: str) -> None:
     ledger = Ledger()
     with pytest.raises(InputError, match=message):
-        fit(net(), nn.CrossEntropyLoss(), (X, Y), learning_rate=0.1, ledger=ledger, **SETTINGS, **settings)
+        fit(
+            tanh_network(4, dropout=0.1, seed=3),
+            nn.CrossEntropyLoss(),
+            (X, Y),
+            learning_rate=0.1,
+            ledger=ledger,
+            **SETTINGS,
+            **settings,
+        )
     assert ledger.entries == ()
 
 
 def test_without_privacy_only_in_so_many_words() -> None:
     with pytest.raises(CompositionError, match="option without_privacy"):
-        fit(net(), nn.CrossEntropyLoss(), (X, Y), method="ideal", learning_rate=0.1, **SETTINGS)
+        fit(tanh_network(4, dropout=0.1, seed=3), nn.CrossEntropyLoss(), (X, Y), method="ideal", learning_rate=0.1, **SETTINGS)

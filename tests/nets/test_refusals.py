@@ -20,10 +20,10 @@ from privopt.measure.clips import l2_moved, per_layer
 from privopt.nets import fit, make_private
 from privopt.perexample.networks.examples import move_to_device
 from privopt.postprocess.regularizers import ridge
+from tests.problems import flat_parameters, tensor_rows
 
 BUDGET = Budget(3.0, 1e-5)
-X = torch.randn(60, 6, generator=torch.Generator().manual_seed(0))
-Y = (X[:, 0] > 0).long()
+X, Y = tensor_rows(60)
 CE, BCE, MSE = nn.CrossEntropyLoss(), nn.BCEWithLogitsLoss(), nn.MSELoss()
 
 
@@ -294,7 +294,7 @@ def test_recomputed_layers_train_as_others_do() -> None:
         model = Recomputes(use_reentrant=False)
         whole = nn.Sequential(model.first, model.middle, model.last) if plain else model
         fit(whole, CE, (X, Y), budget=BUDGET, rounds=3, batch_size=20, seed=0)
-        ends.append(torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]))
+        ends.append(flat_parameters(model))
     torch.testing.assert_close(ends[0], ends[1])
 
 

@@ -12,20 +12,14 @@ from privopt.errors import InputError
 from privopt.nets import fit
 from privopt.postprocess.release import average, random_round
 from privopt.privacy.events import GaussianDpEvent, SelfComposedDpEvent
+from tests.problems import product, tanh_network, tensor_rows
 from tests.stopped import StopAt, Stopped
 
 BUDGET = Budget(3.0, 1e-5)
 
 
-def problem() -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
-    torch.manual_seed(0)
-    x = torch.randn(400, 3)
-    model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2))
-    return model, (x, (x[:, 0] * x[:, 1] > 0).long())
-
-
 def trained(**settings: Any) -> Any:
-    model, data = problem()
+    model, data = tanh_network(3), tensor_rows(400, 3, product)
     return fit(model, nn.CrossEntropyLoss(), data, budget=BUDGET, batch_size=400, learning_rate=0.5, progress=False, **settings)
 
 
@@ -44,14 +38,14 @@ def test_a_random_number_of_rounds_is_run_and_the_budget_is_spent_on_these(setti
 def test_a_run_that_was_stopped_goes_on_with_the_rounds_that_were_drawn(tmp_path: Path) -> None:
     whole = trained(rounds=40, seed=1, method="rrpsgd")
 
-    model, data = problem()
+    model, data = tanh_network(3), tensor_rows(400, 3, product)
     settings: dict[str, Any] = {
         "budget": BUDGET, "batch_size": 400, "learning_rate": 0.5, "rounds": 40, "method": "rrpsgd", "seed": 1,
         "checkpoint": tmp_path / "checkpoint",
     }  # fmt: skip
     with pytest.raises(Stopped):
         fit(model, nn.CrossEntropyLoss(), data, progress=StopAt(2), **settings)
-    model, data = problem()
+    model, data = tanh_network(3), tensor_rows(400, 3, product)
     again = fit(model, nn.CrossEntropyLoss(), data, progress=False, **settings)
     assert again.rounds == whole.rounds
     for one, other in zip(again.model.parameters(), whole.model.parameters(), strict=True):

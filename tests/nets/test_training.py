@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,8 @@ from torch.utils.data import Dataset
 from privopt import Budget, Ledger, run
 from privopt.errors import InputError, LedgerError, PrivoptWarning
 from privopt.measure.clips import l2
-from privopt.measure.measurement import Measurement
+from privopt.measure.measurement import Measurement, OpenRound
 from privopt.measure.mechanisms import gaussian
-from privopt.measure.open_round import OpenRound
 from privopt.measure.queries import gradient
 from privopt.measure.randomness import generator
 from privopt.measure.samplers import poisson
@@ -29,29 +29,18 @@ from privopt.perexample.networks import TorchOracle
 from privopt.privacy.events import PoissonSampledDpEvent, atoms
 from privopt.recipe import Recipe
 from privopt.state import PublicState
+from tests.problems import accuracy, difference, flat_parameters, tanh_network, tensor_rows
 from tests.stopped import StopAt, Stopped
 
 BUDGET = Budget(3.0, 1e-5)
 
 
-def data(size: int = 600, seed: int = 0) -> tuple[Tensor, Tensor]:
-    chance = torch.Generator().manual_seed(seed)
-    x = torch.randn(size, 6, generator=chance)
-    return x, (x[:, 0] - x[:, 1] > 0).long()
-
-
-def network(seed: int = 0) -> nn.Module:
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Dropout(0.1), nn.Linear(16, 2))
+data = partial(tensor_rows, columns=6, score=difference)
+network = partial(tanh_network, 6, 16, dropout=0.1)
 
 
 def _losses(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     return nn.functional.cross_entropy(model(inputs), targets, reduction="none")
-
-
-def accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
-    model.eval()
-    return float((model(x).argmax(1) == y).float().mean())
 
 
 # ---------------------------------------------------------------- what is claimed
@@ -85,7 +74,7 @@ def test_make_private_learns_within_its_budget_with_any_optimizer_and_scheduler(
 
 
 def test_the_model_stays_the_users_own() -> None:
-    x, y = data()
+    x, y = data(600)
     model = network()
     keys, attributes = list(model.state_dict()), [set(module.__dict__) for module in model.modules()]
     identities = [id(parameter) for parameter in model.parameters()]
@@ -132,7 +121,7 @@ def test_without_noise_and_clipping_recipes_are_torch_optim(name: str) -> None:
         oracle.flat.vector.clone(),
         rng=generator(0),
     ).parameters
-    theirs = torch.cat([parameter.detach().reshape(-1) for parameter in twin.parameters()])
+    theirs = flat_parameters(twin)
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
 
 
@@ -140,13 +129,12 @@ def test_without_noise_and_clipping_recipes_are_torch_optim(name: str) -> None:
 
 
 def test_pieces_of_a_batch_give_what_the_whole_batch_gives() -> None:
-    x, y = data()
+    x, y = data(600)
     ends = []
     for piece in (7, 50, 4096):
-        torch.manual_seed(1)
-        model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 2))
+        model = tanh_network(6, 16, seed=1)
         fit(model, nn.CrossEntropyLoss(), (x, y), budget=BUDGET, rounds=5, batch_size=80, seed=3, physical_batch_size=piece)
-        ends.append(torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]))
+        ends.append(flat_parameters(model))
     torch.testing.assert_close(ends[0], ends[2])
     torch.testing.assert_close(ends[1], ends[2])
 
@@ -229,7 +217,7 @@ def test_the_noise_of_a_network_is_what_was_planned() -> None:
 
 
 def test_a_stopped_run_goes_on_bit_for_bit_and_pays_once(tmp_path: Path) -> None:
-    x, y = data()
+    x, y = data(600)
     settings: dict[str, Any] = {"budget": BUDGET, "rounds": 40, "batch_size": 60, "learning_rate": 0.01, "seed": 5}
     whole = fit(network(), nn.CrossEntropyLoss(), (x, y), **settings, ledger=Ledger(path=tmp_path / "whole.jsonl"))
 
@@ -254,7 +242,7 @@ def test_a_stopped_run_goes_on_bit_for_bit_and_pays_once(tmp_path: Path) -> None
 
 
 def test_resuming_on_other_data_is_refused(tmp_path: Path) -> None:
-    x, y = data()
+    x, y = data(600)
     settings: dict[str, Any] = {"budget": BUDGET, "rounds": 40, "batch_size": 60, "checkpoint": tmp_path / "state"}
     with pytest.raises(Stopped):
         fit(network(), nn.CrossEntropyLoss(), (x, y), **settings, progress=StopAt(1))
@@ -290,7 +278,7 @@ def test_datasets_work_like_tensors() -> None:
 
 def test_a_batch_that_is_not_used_is_noticed() -> None:
     model = nn.Linear(6, 2)
-    private = make_private(model, torch.optim.SGD(model.parameters(), lr=0.1), data(), budget=BUDGET, rounds=5, batch_size=100)
+    private = make_private(model, torch.optim.SGD(model.parameters(), lr=0.1), data(600), budget=BUDGET, rounds=5, batch_size=100)
     batches = iter(private.loader)
     next(batches)
     with pytest.raises(InputError, match="step"):
@@ -299,7 +287,7 @@ def test_a_batch_that_is_not_used_is_noticed() -> None:
 
 def test_a_step_without_a_batch_is_refused() -> None:
     model = nn.Linear(6, 2)
-    private = make_private(model, torch.optim.SGD(model.parameters(), lr=0.1), data(), budget=BUDGET, rounds=5, batch_size=100)
+    private = make_private(model, torch.optim.SGD(model.parameters(), lr=0.1), data(600), budget=BUDGET, rounds=5, batch_size=100)
     with pytest.raises(InputError, match="once for each"):
         private.step(lambda: torch.zeros(1))
 
@@ -307,14 +295,19 @@ def test_a_step_without_a_batch_is_refused() -> None:
 def test_an_optimizer_of_other_parameters_is_refused() -> None:
     with pytest.raises(InputError, match="not the model's"):
         make_private(
-            nn.Linear(6, 2), torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1), data(), budget=BUDGET, rounds=5, batch_size=9
+            nn.Linear(6, 2),
+            torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1),
+            data(600),
+            budget=BUDGET,
+            rounds=5,
+            batch_size=9,
         )
 
 
 def test_a_ledger_that_runs_dry_stops_training_with_the_model_so_far() -> None:
     ledger = Ledger(Budget(1.5, 1e-5))
     with pytest.warns(PrivoptWarning, match="stopped after") as caught:
-        result = fit(nn.Linear(6, 2), nn.CrossEntropyLoss(), data(), budget=BUDGET, rounds=20, batch_size=50, ledger=ledger)
+        result = fit(nn.Linear(6, 2), nn.CrossEntropyLoss(), data(600), budget=BUDGET, rounds=20, batch_size=50, ledger=ledger)
     assert caught[0].filename == __file__
     assert result.stopped_early
     assert 0 < result.rounds < 20
@@ -323,12 +316,12 @@ def test_a_ledger_that_runs_dry_stops_training_with_the_model_so_far() -> None:
 
 def test_a_ledger_copy_cannot_be_spent_from(tmp_path: Path) -> None:
     with Ledger(path=tmp_path / "ledger.jsonl") as ledger:
-        fit(nn.Linear(6, 2), nn.CrossEntropyLoss(), data(), budget=BUDGET, rounds=2, batch_size=50, ledger=ledger)
+        fit(nn.Linear(6, 2), nn.CrossEntropyLoss(), data(600), budget=BUDGET, rounds=2, batch_size=50, ledger=ledger)
     with pytest.raises(LedgerError):
         fit(
             nn.Linear(6, 2),
             nn.CrossEntropyLoss(),
-            data(),
+            data(600),
             budget=BUDGET,
             rounds=2,
             batch_size=50,

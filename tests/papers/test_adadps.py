@@ -33,9 +33,8 @@ from privopt.methods.warm_start import warm_start
 from privopt.needs import offers_of
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import ClipFactors, Materialized, Vector
-from privopt.perexample.linear_oracle import LinearOracle
+from privopt.perexample.linear_oracle import PublicRows, public_batches
 from privopt.perexample.losses import Logistic
-from privopt.perexample.public_rows import PublicRows, public_batches
 from privopt.postprocess.side_information import SideInformation, State, tf_idf
 from privopt.privacy.budget import Budget
 from privopt.privacy.events import GaussianDpEvent, NonPrivateDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
@@ -43,20 +42,15 @@ from privopt.privacy.ledger import Ledger
 from privopt.recipe import Recipe
 from privopt.state import Known, PublicState
 from tests.laws.checks import check_bounded
+from tests.problems import linear_oracle, scaled_rows
 from tests.stopped import StopAt, Stopped
 
-RNG = np.random.default_rng(8)
-X = RNG.standard_normal((60, 4)) * [1.0, 2.0, 0.5, 0.02]
-Y = (X @ [1.0, -1.0, 2.0, 0.0] + RNG.standard_normal(60) > 0).astype(float)
-P = RNG.standard_normal((30, 4)) * [1.0, 2.0, 0.5, 0.02]
-Q = (P @ [1.0, -1.0, 2.0, 0.0] + RNG.standard_normal(30) > 0).astype(float)
+COLUMN_SCALES = (1.0, 2.0, 0.5, 0.02)
+X, Y = scaled_rows(60, COLUMN_SCALES)
+P, Q = scaled_rows(30, COLUMN_SCALES, seed=9)
 ROUNDS, RATE, CLIP, NOISE, BATCH = 25, 0.05, 2.0, 1.3, 10
 FRAME = Frame(intercept=0.0)
 PUBLIC = PublicRows(Design(P, FRAME), Q, Logistic(), BATCH)
-
-
-def oracle(rows: Any = slice(None)) -> LinearOracle:
-    return LinearOracle(Design(X[rows], FRAME), Y[rows], Logistic())
 
 
 # ---------------------------------------------------------------- the paper, in loops
@@ -170,7 +164,7 @@ WITHOUT_PRIVACY: dict[str, Callable[[], Recipe]] = {"ideal": lambda: ideal(**SAM
 @pytest.mark.parametrize("name", RECIPES | WITHOUT_PRIVACY)
 def test_with_noise_and_clipping_a_recipe_is_the_paper_s_algorithm(name: str) -> None:
     recipe = (RECIPES | WITHOUT_PRIVACY)[name]()
-    parameters = run(recipe, oracle(), np.zeros(4), rng=generator(5)).parameters
+    parameters = run(recipe, linear_oracle(X, Y), np.zeros(4), rng=generator(5)).parameters
     np.testing.assert_allclose(parameters, descend(getattr(Reference(), name)), rtol=1e-8)
 
 
@@ -190,7 +184,7 @@ def test_a_warm_start_is_rmsprop_on_public_rows_and_then_dp_sgd_from_there() -> 
         v = 0.9 * v + 0.1 * public**2
         theta = theta - 0.03 * public / (np.sqrt(v) + 1e-3)
     theta = descend(lambda theta, round_, public, ask: -RATE * ask(), theta)
-    result = run(recipe, oracle(), np.zeros(4), rng=generator(5))
+    result = run(recipe, linear_oracle(X, Y), np.zeros(4), rng=generator(5))
     np.testing.assert_allclose(result.parameters, theta, rtol=1e-8)
     assert result.event == dp_sgd(**SAMPLED).planned_event()
     assert result.rounds == 2 * PUBLIC.epoch + ROUNDS
@@ -267,7 +261,7 @@ def test_without_noise_or_clipping_and_with_perfect_knowledge_a_recipe_is_its_no
     theta, step = np.zeros(4), counterpart()
     for _ in range(ROUNDS):
         theta = theta - RATE * step(mean(theta))
-    np.testing.assert_allclose(run(recipe, oracle(), np.zeros(4)).parameters, theta, rtol=1e-8)
+    np.testing.assert_allclose(run(recipe, linear_oracle(X, Y), np.zeros(4)).parameters, theta, rtol=1e-8)
 
 
 def test_without_noise_or_clipping_a_warm_start_is_rmsprop_and_then_gradient_descent() -> None:
@@ -277,7 +271,7 @@ def test_without_noise_or_clipping_a_warm_start_is_rmsprop_and_then_gradient_des
         theta = theta - 0.03 * step(mean(theta))
     for _ in range(ROUNDS):
         theta = theta - RATE * mean(theta)
-    np.testing.assert_allclose(run(recipe, oracle(), np.zeros(4)).parameters, theta, rtol=1e-8)
+    np.testing.assert_allclose(run(recipe, linear_oracle(X, Y), np.zeros(4)).parameters, theta, rtol=1e-8)
 
 
 def test_without_noise_and_with_perfect_knowledge_recipes_are_the_optimizers_of_torch() -> None:
@@ -294,12 +288,14 @@ def test_without_noise_and_with_perfect_knowledge_recipes_are_the_optimizers_of_
             steps.zero_grad()
             torch.nn.functional.binary_cross_entropy_with_logits(rows @ theta, targets).backward()
             steps.step()
-        np.testing.assert_allclose(run(LIMITS[name][0], oracle(), np.zeros(4)).parameters, theta.detach().numpy(), rtol=1e-8)
+        np.testing.assert_allclose(
+            run(LIMITS[name][0], linear_oracle(X, Y), np.zeros(4)).parameters, theta.detach().numpy(), rtol=1e-8
+        )
 
 
 def test_with_a_scale_of_ones_adadps_is_dp_sgd() -> None:
     one, other = (
-        run(recipe, oracle(), np.zeros(4), rng=generator(3)).parameters
+        run(recipe, linear_oracle(X, Y), np.zeros(4), rng=generator(3)).parameters
         for recipe in (adadps(**SAMPLED, scale=np.ones(4)), dp_sgd(**SAMPLED))
     )
     np.testing.assert_allclose(one, other, rtol=1e-12)
@@ -309,7 +305,12 @@ def test_a_scale_for_all_coordinates_alike_is_a_matter_of_units() -> None:
     """g/A with C/A and αA is g with C and α."""
     settings: dict[str, Any] = {"rounds": ROUNDS, "noise_multiplier": NOISE, "sampling": poisson(0.2)}
     one, other = (
-        run(adadps(**settings, clip_bound=CLIP / a, learning_rate=RATE * a, scale=np.full(4, a)), oracle(), np.zeros(4), rng=rng)
+        run(
+            adadps(**settings, clip_bound=CLIP / a, learning_rate=RATE * a, scale=np.full(4, a)),
+            linear_oracle(X, Y),
+            np.zeros(4),
+            rng=rng,
+        )
         for a, rng in ((1.0, generator(3)), (0.01, generator(3)))
     )
     np.testing.assert_allclose(one.parameters, other.parameters, rtol=1e-10)
@@ -324,7 +325,7 @@ def first_answer(recipe: Recipe, noise: float) -> Vector:
     known, _ = recipe.side.at(np.zeros(4), recipe.side.start(np.zeros(4)), 0)
     at = PublicState(np.zeros(4), np.zeros(4), known)
     quiet = Measurement(full_batch(), measurement.terms, gaussian(noise))
-    return quiet.measure(oracle(), at, 0, generator(2)).value
+    return quiet.measure(linear_oracle(X, Y), at, 0, generator(2)).value
 
 
 @pytest.mark.parametrize("rule", ["rmsprop", "adagrad", "adam"])
@@ -337,8 +338,8 @@ def test_noise_is_the_same_on_every_coordinate_whatever_it_is_divided_by(rule: A
 
 def test_in_the_other_order_the_noise_is_divided_too() -> None:
     settings: dict[str, Any] = {**COMMON, "rounds": 1, "public": PUBLIC, "stability": 1e-3}
-    noisy = run(dp_r_pub(**settings), oracle(), np.zeros(4), rng=generator(2)).parameters
-    quiet = run(dp_r_pub(**{**settings, "noise_multiplier": 0.0}), oracle(), np.zeros(4), rng=generator(2)).parameters
+    noisy = run(dp_r_pub(**settings), linear_oracle(X, Y), np.zeros(4), rng=generator(2)).parameters
+    quiet = run(dp_r_pub(**{**settings, "noise_multiplier": 0.0}), linear_oracle(X, Y), np.zeros(4), rng=generator(2)).parameters
     divisor = np.sqrt(0.1) * np.abs(public_gradient(np.zeros(4), 0)) + 1e-3
     drawn = NOISE * CLIP / 60 * generator(2).standard_normal(4)
     np.testing.assert_allclose(noisy - quiet, -RATE * drawn / divisor, rtol=1e-9)
@@ -354,11 +355,11 @@ def test_one_example_moves_the_sum_by_at_most_the_clip_bound_whatever_is_known(s
     at = PublicState(np.full(4, 0.3), np.zeros(4), Known(scale=scale, momentum=np.array([5.0, -1.0, 0.0, 1e3])))
     rows, targets = np.vstack([X, [1e8, -1e8, 1e8, 1e8]]), np.append(Y, 1.0)
     query = preconditioned_gradient(weight)
-    whole = LinearOracle(Design(rows, FRAME), targets, Logistic())
+    whole = linear_oracle(rows, targets)
     for clip in (1e-6, 0.5, 1e6):
         for row in (0, 60):
             kept = np.arange(61) != row
-            other = LinearOracle(Design(rows[kept], FRAME), targets[kept], Logistic())
+            other = linear_oracle(rows[kept], targets[kept])
             check_bounded(l2(clip), query(whole, None, at), [query(other, None, at)])
 
 
@@ -371,7 +372,12 @@ def test_clipping_before_dividing_would_be_caught() -> None:
 
     def gradients(rows: Vector) -> Divided:
         return Divided(
-            np.stack([oracle(rows)(np.zeros(4), np.array([row])).weighted_sum(np.ones(1)) for row in range(rows.sum())])
+            np.stack(
+                [
+                    linear_oracle(X[rows], Y[rows])(np.zeros(4), np.array([row])).weighted_sum(np.ones(1))
+                    for row in range(rows.sum())
+                ]
+            )
         )
 
     everyone = np.ones(60, dtype=bool)
@@ -397,7 +403,7 @@ class Watched:
 def test_what_was_known_in_a_run_public_rows_alone_give_at_its_iterates(rule: Any) -> None:
     recipe = adadps(**BESIDE, rule=rule)
     watched = Watched(recipe.side)
-    run(replace(recipe, side=watched), oracle(), np.zeros(4), rng=generator(5))
+    run(replace(recipe, side=watched), linear_oracle(X, Y), np.zeros(4), rng=generator(5))
     state = recipe.side.start(np.zeros(4))
     for round_, (theta, (_, scale, momentum)) in enumerate(
         watched.told[1:]
@@ -434,7 +440,7 @@ def test_a_warm_start_does_not_take_batches_whose_epoch_its_public_rounds_would_
 def test_a_warm_start_that_cannot_pay_for_one_private_round_does_nothing() -> None:
     ledger = Ledger(Budget(0.01, 1e-6))
     with pytest.raises(BudgetExceeded):
-        run(warm_start(**COMMON, public=PUBLIC), oracle(), np.zeros(4), spending=ledger.run())
+        run(warm_start(**COMMON, public=PUBLIC), linear_oracle(X, Y), np.zeros(4), spending=ledger.run())
     assert ledger.entries == ()
 
 
@@ -457,7 +463,7 @@ def test_a_method_without_privacy_has_to_be_asked_for_in_so_many_words(name: str
     recipe = NOT_PRIVATE[name](without_privacy=True)
     assert recipe.planned_event() == SelfComposedDpEvent(NonPrivateDpEvent(), ROUNDS)
     ledger = Ledger()
-    assert run(recipe, oracle(), np.zeros(4), spending=ledger.run()).event == recipe.planned_event()
+    assert run(recipe, linear_oracle(X, Y), np.zeros(4), spending=ledger.run()).event == recipe.planned_event()
     assert ledger.epsilon(0.1) == math.inf
 
 
@@ -465,7 +471,7 @@ def test_a_method_without_privacy_has_to_be_asked_for_in_so_many_words(name: str
 def test_a_ledger_with_a_budget_refuses_a_method_without_privacy(name: str) -> None:
     ledger = Ledger(Budget(1e6, 0.5))
     with pytest.raises(BudgetExceeded):
-        run(NOT_PRIVATE[name](without_privacy=True), oracle(), np.zeros(4), spending=ledger.run())
+        run(NOT_PRIVATE[name](without_privacy=True), linear_oracle(X, Y), np.zeros(4), spending=ledger.run())
     assert ledger.entries == ()
 
 
@@ -481,7 +487,7 @@ def test_an_interrupted_run_goes_on_to_the_same_model_bit_for_bit(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(privopt.loop, "DURABILITY", 1e9)  # a checkpoint after every round
-    whole = run(RESUMED[name](), oracle(), np.zeros(4), rng=generator(7))
+    whole = run(RESUMED[name](), linear_oracle(X, Y), np.zeros(4), rng=generator(7))
 
     def go_on(stop: int | None) -> Vector:
         checkpoint = Checkpoint(tmp_path / "checkpoint", "")
@@ -489,7 +495,13 @@ def test_an_interrupted_run_goes_on_to_the_same_model_bit_for_bit(
             run_name, rng = checkpoint.begin(ledger.run().name, generator(7))
             spending = ledger.run(run_name)
             return run(
-                RESUMED[name](), oracle(), np.zeros(4), spending=spending, rng=rng, checkpoint=checkpoint, progress=StopAt(stop)
+                RESUMED[name](),
+                linear_oracle(X, Y),
+                np.zeros(4),
+                spending=spending,
+                rng=rng,
+                checkpoint=checkpoint,
+                progress=StopAt(stop),
             ).parameters
 
     for stop in (2, 7, 19):

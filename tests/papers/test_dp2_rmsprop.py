@@ -15,13 +15,13 @@ from privopt.measure.randomness import generator
 from privopt.measure.samplers import poisson
 from privopt.methods.dp2_rmsprop import dp2_rmsprop
 from privopt.perexample.grads import Vector
-from privopt.postprocess.schedules import step_decay
 from privopt.postprocess.side_information import delayed_preconditioner
+from privopt.postprocess.updates import step_decay
 from privopt.privacy.events import GaussianDpEvent, SelfComposedDpEvent
 from privopt.state import Known, PublicState
-from tests.laws.table import Given
-from tests.papers.test_dp_sgd_rmsprop_adam import X, Y, oracle
+from tests.problems import Given, linear_oracle, scaled_rows
 
+X, Y = scaled_rows()
 ROUNDS, NOISE, C1, C2, RATE1, RATE2, DECAY, STABILITY = 23, 1.3, 0.8, 5.0, 0.3, 0.05, 0.7, 0.1
 
 
@@ -67,13 +67,13 @@ def recipe(phase: int, noise: float, clips: tuple[float, float] = (C1, C2), **op
 @pytest.mark.parametrize("phase", [1, 4, 10])
 def test_it_is_the_paper_s(phase: int, sampling: Any) -> None:
     options = {} if sampling is None else {"sampling": sampling}
-    parameters = run(recipe(phase, NOISE, **options), oracle(), np.zeros(4), rng=generator(5)).parameters
+    parameters = run(recipe(phase, NOISE, **options), linear_oracle(X, Y), np.zeros(4), rng=generator(5)).parameters
     np.testing.assert_allclose(parameters, delayed(phase, NOISE, sampling=sampling), rtol=1e-8)
 
 
 @pytest.mark.parametrize("phase", [3, 99])
 def test_without_noise_and_clipping_it_is_delayed_rmsprop_and_in_its_first_phase_gradient_descent(phase: int) -> None:
-    parameters = run(recipe(phase, 0.0, (1e9, 1e9)), oracle(), np.zeros(4), rng=generator(5)).parameters
+    parameters = run(recipe(phase, 0.0, (1e9, 1e9)), linear_oracle(X, Y), np.zeros(4), rng=generator(5)).parameters
     theta, v, total = np.zeros(4), np.zeros(4), np.zeros(4)
     for t in range(ROUNDS):
         mean = gradients(theta, slice(None)).mean(axis=0)

@@ -13,7 +13,8 @@ from privopt.methods.dp_adam import dp_adam
 from privopt.methods.dp_adam_bc import dp_adam_bc
 from privopt.perexample.grads import Vector
 from privopt.postprocess.updates import adam
-from tests.papers.test_dp_sgd_rmsprop_adam import CLIP, NOISE, ROUNDS, descend, oracle, reference_adam
+from tests.papers.test_dp_sgd_rmsprop_adam import CLIP, NOISE, ROUNDS, X, Y, descend, reference_adam
+from tests.problems import linear_oracle
 
 RATE = 0.02
 
@@ -47,14 +48,14 @@ def test_it_is_the_paper_s(sampling: Any) -> None:
         second_decay=0.9,
         **({} if sampling is None else {"sampling": sampling}),
     )
-    parameters = run(recipe, oracle(), np.zeros(4), rng=generator(5)).parameters
+    parameters = run(recipe, linear_oracle(X, Y), np.zeros(4), rng=generator(5)).parameters
     step = reference(RATE, 0.9, 0.9, deviation, 0.5 * deviation**2, 1e-8)
     np.testing.assert_allclose(parameters, descend(step, clip=CLIP, noise_multiplier=NOISE, sampling=sampling), rtol=1e-8)
 
 
 def test_without_noise_it_is_adam() -> None:
     recipe = dp_adam_bc(rounds=ROUNDS, noise_multiplier=0.0, clip_bound=1e9, learning_rate=RATE, expected_batch_size=60)
-    parameters = run(recipe, oracle(), np.zeros(4), rng=generator(5)).parameters
+    parameters = run(recipe, linear_oracle(X, Y), np.zeros(4), rng=generator(5)).parameters
     plain = descend(reference_adam(RATE, 0.9, 0.999, 1e-8, math.inf, True), clip=1e9, noise_multiplier=0.0)
     np.testing.assert_allclose(parameters, plain, rtol=1e-8)
 
@@ -95,5 +96,5 @@ def test_a_wrong_batch_size_changes_steps_and_not_what_is_charged() -> None:
         for size in (60, 600)
     )
     assert right.planned_event() == wrong.planned_event()
-    one, other = (run(recipe, oracle(), np.zeros(4), rng=generator(5)).parameters for recipe in (right, wrong))
+    one, other = (run(recipe, linear_oracle(X, Y), np.zeros(4), rng=generator(5)).parameters for recipe in (right, wrong))
     assert np.abs(one - other).max() > 1e-3

@@ -19,10 +19,9 @@ from privopt.measure.mechanisms import gaussian_pool, noisy_min
 from privopt.measure.randomness import Rng, generator
 from privopt.methods.dp_agd import dp_agd
 from privopt.methods.dp_gd import dp_gd
-from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Materialized, Oracle, Rows, Vector
 from privopt.perexample.linear_oracle import LinearOracle
-from privopt.perexample.losses import Logistic, Squared
+from privopt.perexample.losses import Squared
 from privopt.postprocess.regularizers import nonconvex, ridge
 from privopt.postprocess.updates import sgd
 from privopt.privacy.accountants import epsilon
@@ -30,16 +29,11 @@ from privopt.privacy.events import GaussianDpEvent, PureDpEvent, compose
 from privopt.recipe import Recipe, always
 from privopt.state import PublicState
 from tests.laws.checks import FALSE_ALARM
+from tests.problems import linear_oracle, scaled_rows
 
-RNG = np.random.default_rng(8)
-X = RNG.standard_normal((60, 4)) * [1.0, 2.0, 0.5, 1.0]
-Y = (X @ [1.0, -1.0, 2.0, 0.0] + RNG.standard_normal(60) > 0).astype(float)
+X, Y = scaled_rows()
 ROUNDS, SIZE = 40, 60
 SETTINGS: dict[str, Any] = {"rounds": ROUNDS, "clip_bound": 0.8, "loss_bound": 1.5, "longest_step": 1.5}
-
-
-def oracle(keep: Any = slice(None)) -> LinearOracle:
-    return LinearOracle(Design(X[keep], Frame(intercept=0.0)), Y[keep], Logistic())
 
 
 class Watched:
@@ -115,7 +109,7 @@ def test_dp_agd_is_the_paper_s_algorithm(noise: float, strength: float) -> None:
         growth=0.5,
         regularizer=ridge(strength) if strength else None,
     )
-    parameters = run(recipe, oracle(), np.zeros(4), rng=generator(5)).parameters
+    parameters = run(recipe, linear_oracle(X, Y), np.zeros(4), rng=generator(5)).parameters
     np.testing.assert_allclose(parameters, expected, rtol=1e-7)
     assert moves > 5  # else the test would show less than it says
     assert stays > 0  # for 199 of 200 seeds, or more
@@ -128,14 +122,14 @@ def test_without_noise_dp_agd_is_gradient_descent_with_the_best_of_its_steps() -
         points = [theta - step * direction / np.linalg.norm(direction) for step in np.linspace(0, 1.5, 21)]
         theta = min(points, key=lambda point: float(np.sum(np.logaddexp(0, X @ point) - Y * (X @ point))))
     loose = {**SETTINGS, "clip_bound": 1e6, "loss_bound": 1e6, "rounds": 5}
-    parameters = run(dp_agd(**loose, noise_multiplier=0.0), oracle(), np.zeros(4)).parameters
+    parameters = run(dp_agd(**loose, noise_multiplier=0.0), linear_oracle(X, Y), np.zeros(4)).parameters
     np.testing.assert_allclose(parameters, theta, rtol=1e-9)
 
 
 def test_it_goes_further_than_descent_does_in_as_many_rounds() -> None:
     def loss(recipe: Recipe) -> float:
-        parameters = run(recipe, oracle(), np.zeros(4), rng=generator(0)).parameters
-        return float(oracle().losses(parameters, None).mean())
+        parameters = run(recipe, linear_oracle(X, Y), np.zeros(4), rng=generator(0)).parameters
+        return float(linear_oracle(X, Y).losses(parameters, None).mean())
 
     searched = dp_agd(rounds=10, noise_multiplier=0.0, clip_bound=9.0, loss_bound=9.0)
     assert loss(searched) < loss(dp_gd(rounds=10, noise_multiplier=0.0, clip_bound=9.0, learning_rate=0.3))
@@ -151,7 +145,7 @@ def test_all_gradients_are_one_gaussian_and_every_round_chooses_once() -> None:
     assert recipe.planned_event() == compose([pool] + [each] * ROUNDS)
     assert recipe.planned_event(1) == compose([pool, each])
     assert 1 / (2 * pool.noise_multiplier**2) + ROUNDS * each.epsilon**2 / 2 == pytest.approx(1 / (2 * 3.0**2))
-    assert run(recipe, oracle(), np.zeros(4), rng=generator(0)).event == recipe.planned_event()
+    assert run(recipe, linear_oracle(X, Y), np.zeros(4), rng=generator(0)).event == recipe.planned_event()
 
 
 def test_less_noise_costs_more_whatever_its_division() -> None:
@@ -171,7 +165,7 @@ def test_the_pool_is_used_up_and_never_exceeded_and_then_nobody_is_asked() -> No
             asked.append(1)
             return super().__call__(parameters, rows)
 
-    whole = oracle()
+    whole = linear_oracle(X, Y)
     result = run(watched.recipe, Counted(whole._design, whole._targets, whole._loss), np.zeros(4), rng=generator(1))
     spent = [carry["spent"] for carry in watched.carried]
     assert spent == sorted(spent)
@@ -187,10 +181,10 @@ def test_where_no_step_helps_the_gradient_is_measured_better_and_averaged_by_pre
         dp_agd(rounds=4, noise_multiplier=2.0, clip_bound=1.0, loss_bound=0.0, first_share=0.1, regularizer=ridge(1e6))
     )
     rng = generator(3)
-    run(watched.recipe, oracle(), np.zeros(4), rng=rng)
+    run(watched.recipe, linear_oracle(X, Y), np.zeros(4), rng=rng)
     shares = [carry["held"] for carry in watched.carried]
     np.testing.assert_allclose(shares, [0.1, 0.11, 0.121, 0.1331])
-    again, total, answers = generator(3), oracle()(np.zeros(4), None).clipped_sum(l2(1.0)), []
+    again, total, answers = generator(3), linear_oracle(X, Y)(np.zeros(4), None).clipped_sum(l2(1.0)), []
     for share in np.diff([0.0, *shares]):
         answers.append(total + 2.0 / math.sqrt(0.5 * share) * again.standard_normal(4))
         again.exponential(0.0, 21)
@@ -224,12 +218,12 @@ def search(kind: type[LineSearch] = LineSearch, **changes: Any) -> LineSearch:
 
 def test_a_line_search_that_takes_more_than_the_pool_is_stopped() -> None:
     with pytest.raises(BudgetExceeded, match="pool of noise"):
-        run(Recipe(ROUNDS, always(search(_Greedy)), sgd(1.0)), oracle(), np.zeros(4))
+        run(Recipe(ROUNDS, always(search(_Greedy)), sgd(1.0)), linear_oracle(X, Y), np.zeros(4))
 
 
 def test_a_line_search_that_would_begin_unpaid_is_refused() -> None:
     with pytest.raises(CompositionError, match="begins there"):
-        search().measure(oracle(), PublicState(np.zeros(4), np.zeros(4)), 3, generator(0))
+        search().measure(linear_oracle(X, Y), PublicState(np.zeros(4), np.zeros(4)), 3, generator(0))
 
 
 # ---------------------------------------------------------------- sensitivity
@@ -265,7 +259,7 @@ def test_removing_an_example_moves_the_sum_of_gradients_by_at_most_the_clip_boun
     start = _State(0.0, 0.1, 0.0, np.zeros(4), 1.0, 0.0, 0)
 
     def total(keep: Vector) -> Vector:
-        return line._refine_gradient(oracle(keep), at, start, generator(0)).gradient * len(keep)
+        return line._refine_gradient(linear_oracle(X[keep], Y[keep]), at, start, generator(0)).gradient * len(keep)
 
     moved = [np.linalg.norm(total(np.arange(SIZE)) - total(np.delete(np.arange(SIZE), row))) for row in range(SIZE)]
     assert 0.29 < max(moved) <= 0.3 + 1e-12
@@ -306,20 +300,20 @@ def test_choices_on_neighbouring_data_differ_by_no_more_than_claimed(kind: type[
 def test_a_regulariser_is_part_of_the_objective_that_is_compared(kind: type[ridge] | type[nonconvex]) -> None:
     """Clip bounds of 0 silence the data: what is left is descent on the regulariser, which gets near 0 and stays there."""
     recipe = dp_agd(rounds=60, noise_multiplier=1.0, clip_bound=0.0, loss_bound=0.0, longest_step=0.5, regularizer=kind(0.5))
-    end = run(recipe, oracle(), np.array([3.0, -1.0, 0.1, 0.0]), rng=generator(0)).parameters
+    end = run(recipe, linear_oracle(X, Y), np.array([3.0, -1.0, 0.1, 0.0]), rng=generator(0)).parameters
     assert np.linalg.norm(end) < 0.05
 
 
 def test_sparse_rows_give_the_same_model() -> None:
     recipe = dp_agd(**SETTINGS, noise_multiplier=0.1)
-    sparse = LinearOracle(Design(sp.csr_array(X), Frame(intercept=0.0)), Y, Logistic())
-    dense, same = (run(recipe, model, np.zeros(4), rng=generator(2)).parameters for model in (oracle(), sparse))
+    sparse = linear_oracle(sp.csr_array(X), Y)
+    dense, same = (run(recipe, model, np.zeros(4), rng=generator(2)).parameters for model in (linear_oracle(X, Y), sparse))
     np.testing.assert_allclose(dense, same, rtol=1e-9)
 
 
 def test_losses_that_are_not_finite_hide_nothing_and_warn_nobody() -> None:
     targets = np.append(Y[:-2], [math.nan, 1e300])
-    model = LinearOracle(Design(X, Frame(intercept=0.0)), targets, Squared())
+    model = linear_oracle(X, targets, Squared())
     assert np.isfinite(run(dp_agd(**SETTINGS, noise_multiplier=0.1), model, np.zeros(4), rng=generator(2)).parameters).all()
 
 

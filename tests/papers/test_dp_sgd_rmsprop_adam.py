@@ -25,18 +25,13 @@ from privopt.perexample.grads import Vector
 from privopt.perexample.linear_oracle import LinearOracle
 from privopt.perexample.losses import Logistic, Multinomial, Squared
 from privopt.postprocess.regularizers import nonconvex, ridge
-from privopt.postprocess.schedules import Schedule, step_decay
+from privopt.postprocess.updates import Schedule, step_decay
 from privopt.recipe import Recipe
+from tests.problems import linear_oracle, scaled_rows
 
-RNG = np.random.default_rng(8)
-X = RNG.standard_normal((60, 4)) * [1.0, 2.0, 0.5, 1.0]
-Y = (X @ [1.0, -1.0, 2.0, 0.0] + RNG.standard_normal(60) > 0).astype(float)
+X, Y = scaled_rows()
 ROUNDS, RATE, CLIP, NOISE = 25, 0.3, 0.8, 1.3
 Step = Callable[[Vector, int], Vector]
-
-
-def oracle() -> LinearOracle:
-    return LinearOracle(Design(X, Frame(intercept=0.0)), Y, Logistic())
 
 
 def private_gradients(theta: Vector, rows: Vector, expected: float, clip: float, noise: Vector) -> Vector:
@@ -126,7 +121,7 @@ PAIRS: dict[str, tuple[Callable[..., Recipe], dict[str, Any], Callable[[], Step]
 
 
 def trained(recipe: Recipe, seed: int = 5) -> Vector:
-    return run(recipe, oracle(), np.zeros(4), rng=generator(seed)).parameters
+    return run(recipe, linear_oracle(X, Y), np.zeros(4), rng=generator(seed)).parameters
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -212,7 +207,7 @@ def test_a_regulariser_is_added_after_the_noise_and_is_not_clipped() -> None:
         theta = start.copy()
         for _ in range(10):
             theta = theta - 0.1 * derivative(theta)  # type: ignore[no-untyped-call]
-        np.testing.assert_allclose(run(recipe, oracle(), start).parameters, theta, rtol=1e-12)
+        np.testing.assert_allclose(run(recipe, linear_oracle(X, Y), start).parameters, theta, rtol=1e-12)
 
 
 def test_full_batch_is_the_default_sampling() -> None:

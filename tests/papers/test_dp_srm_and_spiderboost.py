@@ -18,33 +18,24 @@ from privopt.measure.samplers import Sampler, disjoint_batches, full_batch, pois
 from privopt.methods.dp_sgd import dp_sgd
 from privopt.methods.dp_srm import dp_srm
 from privopt.methods.spiderboost import spiderboost
-from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Materialized, Vector
-from privopt.perexample.linear_oracle import LinearOracle
-from privopt.perexample.losses import Logistic
 from privopt.postprocess.regularizers import nonconvex, ridge
 from privopt.postprocess.release import uniform_iterate
 from privopt.privacy.events import GaussianDpEvent, PoissonSampledDpEvent, compose
 from privopt.recipe import Recipe
 from privopt.state import PublicState
 from tests.laws.checks import check_indistinguishable
-from tests.laws.table import Given
 from tests.laws.test_measurements import neighbouring
+from tests.problems import Given, linear_oracle, scaled_rows
 
-RNG = np.random.default_rng(8)
-X = RNG.standard_normal((60, 4)) * [1.0, 2.0, 0.5, 1.0]
-Y = (X @ [1.0, -1.0, 2.0, 0.0] + RNG.standard_normal(60) > 0).astype(float)
+X, Y = scaled_rows()
 ROUNDS, SIZE = 25, 60
 SRM: dict[str, Any] = {"rounds": ROUNDS, "clip_bound": 0.8, "change_bound": 0.05, "refresh": 0.1, "learning_rate": 0.3}
 SPIDER: dict[str, Any] = {"rounds": ROUNDS, "clip_bound": 0.8, "smoothness": 0.4, "period": 5, "learning_rate": 0.3}
 
 
-def oracle(keep: Any = slice(None)) -> LinearOracle:
-    return LinearOracle(Design(X[keep], Frame(intercept=0.0)), Y[keep], Logistic())
-
-
 def trained(recipe: Recipe, seed: int = 5) -> Vector:
-    return run(recipe, oracle(), np.zeros(4), rng=generator(seed)).parameters
+    return run(recipe, linear_oracle(X, Y), np.zeros(4), rng=generator(seed)).parameters
 
 
 def gradient(row: Any, theta: Vector) -> Vector:
@@ -207,7 +198,7 @@ def test_anchors_and_changes_are_paid_as_they_are_drawn(name: str) -> None:
     anchors = {0} if name == "dp-srm" else {0, 5, 10, 15, 20}
     expected = compose(anchor if t in anchors else change for t in range(ROUNDS))
     assert BOTH[name].planned_event() == expected
-    assert run(BOTH[name], oracle(), np.zeros(4), rng=generator(0)).event == expected
+    assert run(BOTH[name], linear_oracle(X, Y), np.zeros(4), rng=generator(0)).event == expected
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -222,10 +213,12 @@ def test_removing_one_example_moves_the_sum_of_a_round_by_at_most_its_bound(name
         measurement = silent.measurement(1)
         assert isinstance(measurement, Measurement)
         bound = sum(term.at(at).bound for term in measurement.terms)
-        whole = measurement.measure(oracle(), at, 1, generator(0)).value * SIZE
+        whole = measurement.measure(linear_oracle(X, Y), at, 1, generator(0)).value * SIZE
         for row in range(0, SIZE, 7):
             kept = np.delete(np.arange(SIZE), row)
-            moved = np.linalg.norm(whole - measurement.measure(oracle(kept), at, 1, generator(0)).value * (SIZE - 1))
+            moved = np.linalg.norm(
+                whole - measurement.measure(linear_oracle(X[kept], Y[kept]), at, 1, generator(0)).value * (SIZE - 1)
+            )
             assert moved <= bound * (1 + 1e-9)
             largest = max(largest, float(moved / bound))
     assert largest > 0.9  # the bound is not idle
@@ -277,11 +270,13 @@ def test_a_regulariser_enters_each_step_once_and_is_not_carried_along(name: str)
     theta = start.copy()
     for _ in range(ROUNDS):
         theta = theta - 0.3 * theta / (1 + theta**2) ** 2
-    np.testing.assert_allclose(run(recipe, oracle(), start).parameters, theta, rtol=1e-12)
+    np.testing.assert_allclose(run(recipe, linear_oracle(X, Y), start).parameters, theta, rtol=1e-12)
 
 
 def test_an_iterate_drawn_uniformly_may_be_released() -> None:
-    ends = {tuple(run(dp_srm(**SRM, noise_multiplier=0.0, release=uniform_iterate()), oracle(), np.zeros(4)).parameters)}
+    ends = {
+        tuple(run(dp_srm(**SRM, noise_multiplier=0.0, release=uniform_iterate()), linear_oracle(X, Y), np.zeros(4)).parameters)
+    }
     path = [tuple(trained(dp_srm(**{**SRM, "rounds": count}, noise_multiplier=0.0))) for count in range(1, ROUNDS + 1)]
     assert ends <= set(path)
 

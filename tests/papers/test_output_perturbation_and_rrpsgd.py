@@ -20,27 +20,18 @@ from privopt.measure.samplers import fixed_size, full_batch, poisson
 from privopt.methods.bassily_sgd import bassily_sgd
 from privopt.methods.output_perturbation import output_perturbation
 from privopt.methods.rrpsgd import rrpsgd
-from privopt.perexample.design import Frame
 from privopt.perexample.grads import Vector
-from privopt.perexample.limited import LimitedDesign
-from privopt.perexample.linear_oracle import LinearOracle
-from privopt.perexample.losses import Huber, Logistic, Loss
+from privopt.perexample.losses import Huber, Logistic
 from privopt.postprocess.regularizers import nonconvex, ridge
-from privopt.postprocess.schedules import inverse_sqrt
+from privopt.postprocess.updates import inverse_sqrt
 from privopt.privacy.accountants import epsilon
 from privopt.privacy.budget import Budget
 from privopt.privacy.calibration import calibrate
 from privopt.privacy.events import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from privopt.privacy.ledger import Ledger
+from tests.problems import linear_oracle, scaled_rows
 
-RNG = np.random.default_rng(8)
-X = RNG.standard_normal((60, 4)) * [1.0, 2.0, 0.5, 1.0]
-X /= np.maximum(1.0, np.linalg.norm(X, axis=1))[:, None]  # every row is as long as it may be
-Y = (X @ [1.0, -1.0, 2.0, 0.0] + 0.3 * RNG.standard_normal(60) > 0).astype(float)
-
-
-def oracle(loss: Loss | None = None, store: Callable[[Vector], Any] = np.asarray) -> LinearOracle:
-    return LinearOracle(LimitedDesign(store(X), Frame(intercept=0.0), 1.0), Y, loss or Logistic())
+X, Y = scaled_rows(noise=0.3, longest=1.0)  # every row is as long as it may be
 
 
 def gradient(w: Vector, row: Any, huber: float | None = None) -> Vector:
@@ -72,7 +63,7 @@ def test_without_noise_output_perturbation_is_gradient_descent(
         smoothness=smoothness,
         regularizer=ridge(mu) if mu else None,
     )
-    found = run(recipe, oracle(None if huber is None else Huber(huber), store), np.zeros(4)).parameters
+    found = run(recipe, linear_oracle(store(X), Y, None if huber is None else Huber(huber), limit=1.0), np.zeros(4)).parameters
     np.testing.assert_allclose(found, algorithm_1(25, 1 / (smoothness + 2 * mu), mu, huber), rtol=1e-10)
 
 
@@ -104,13 +95,13 @@ def test_with_noise_output_perturbation_is_algorithm_1(sensitivity: Any, mu: flo
         noise = direction / np.linalg.norm(direction) * rng.gamma(4, 1.3 * delta / 2)
     else:
         noise = gaussian(1.3).release(np.zeros(4), delta / 2, rng)
-    found = run(recipe, oracle(), np.zeros(4), rng=generator(3)).parameters
+    found = run(recipe, linear_oracle(X, Y, limit=1.0), np.zeros(4), rng=generator(3)).parameters
     np.testing.assert_allclose(found, algorithm_1(steps, eta, mu) - noise, rtol=1e-7)
 
 
 def test_many_steps_with_a_ridge_end_at_scikit_learn_s_logistic_regression() -> None:
     recipe = output_perturbation(steps=2000, noise_multiplier=0.0, lipschitz=1.0, smoothness=0.25, regularizer=ridge(0.05))
-    found = run(recipe, oracle(), np.zeros(4)).parameters
+    found = run(recipe, linear_oracle(X, Y, limit=1.0), np.zeros(4)).parameters
     model = LogisticRegression(C=1 / (0.05 * 60), fit_intercept=False, tol=1e-12, max_iter=5000).fit(X, Y)
     np.testing.assert_allclose(found, model.coef_[0], atol=1e-6)
 
@@ -135,7 +126,7 @@ def test_planned_is_recorded_and_a_budget_without_delta_is_spent_whole() -> None
         budget = Budget(0.7, 0.0, neighbours)
         ledger = Ledger(budget)
         ready = recipe(calibrate(lambda z: recipe(z).planned_event(), budget))
-        result = run(ready, oracle(), np.zeros(4), spending=ledger.run())
+        result = run(ready, linear_oracle(X, Y, limit=1.0), np.zeros(4), spending=ledger.run())
         assert ledger.event == result.event == ready.planned_event()
         assert 0.99 * 0.7 <= ledger.epsilon() <= 0.7
 
@@ -172,7 +163,7 @@ def algorithm_2(most: int, eta: Callable[[int], float], beta: float, sampler: An
 def test_rrpsgd_is_algorithm_2(noise: float, sampler: Any) -> None:
     """One example a round, as printed, or a batch."""
     recipe = rrpsgd(max_rounds=40, noise_multiplier=noise, clip_bound=0.4, learning_rate=0.5, sampling=sampler)
-    result = run(recipe, oracle(), np.zeros(4), rng=generator(5))
+    result = run(recipe, linear_oracle(X, Y, limit=1.0), np.zeros(4), rng=generator(5))
     chosen, expected = algorithm_2(40, lambda t: 0.5, 0.25, sampler, noise, 0.4)
     assert result.rounds == chosen
     np.testing.assert_allclose(result.parameters, expected, rtol=1e-8)
@@ -180,7 +171,7 @@ def test_rrpsgd_is_algorithm_2(noise: float, sampler: Any) -> None:
 
 def test_without_noise_or_clipping_rrpsgd_is_gradient_descent_for_r_rounds() -> None:
     recipe = rrpsgd(max_rounds=40, noise_multiplier=0.0, clip_bound=1e9, learning_rate=0.5)
-    results = [run(recipe, oracle(), np.zeros(4), rng=generator(seed)) for seed in range(5)]
+    results = [run(recipe, linear_oracle(X, Y, limit=1.0), np.zeros(4), rng=generator(seed)) for seed in range(5)]
     for result in results:
         np.testing.assert_allclose(result.parameters, algorithm_1(result.rounds, 0.5, 0.0), rtol=1e-8)
     assert len({result.rounds for result in results}) == 5
@@ -190,7 +181,7 @@ def test_rrpsgd_with_decreasing_steps_draws_r_by_theorem_5() -> None:
     eta = inverse_sqrt(3.0)
     recipe = rrpsgd(max_rounds=40, noise_multiplier=1.3, clip_bound=0.4, learning_rate=eta, smoothness=0.25)
     chosen, expected = algorithm_2(40, eta, 0.25, full_batch(), 1.3, 0.4)
-    result = run(recipe, oracle(), np.zeros(4), rng=generator(5))
+    result = run(recipe, linear_oracle(X, Y, limit=1.0), np.zeros(4), rng=generator(5))
     assert result.rounds == chosen
     np.testing.assert_allclose(result.parameters, expected, rtol=1e-8)
     stops = np.array([recipe.stop(generator(seed)) for seed in range(3000)])
@@ -214,7 +205,9 @@ def test_noise_for_the_drawn_rounds_spends_the_budget_and_noise_for_all_would_le
         rounds = recipe(1.0).stop(generator(seed))
         noise = calibrate(lambda z: recipe(z).stopped(rounds).planned_event(), budget)  # noqa: B023
         ledger = Ledger(budget)
-        result = run(recipe(noise).stopped(rounds), oracle(), np.zeros(4), spending=ledger.run(), rng=generator(seed))
+        result = run(
+            recipe(noise).stopped(rounds), linear_oracle(X, Y, limit=1.0), np.zeros(4), spending=ledger.run(), rng=generator(seed)
+        )
         assert (result.rounds, result.stopped_early) == (rounds, False)
         assert 0.99 <= ledger.epsilon() <= 1.0
         assert noise == pytest.approx(cautious * math.sqrt(rounds / 400), rel=0.01)
@@ -226,7 +219,7 @@ def test_noise_for_fewer_rounds_than_are_run_does_not_fit_into_the_budget() -> N
     rounds = recipe.stop(generator(0))
     noise = calibrate(lambda z: SelfComposedDpEvent(GaussianDpEvent(z), rounds // 2), budget)
     broken = rrpsgd(max_rounds=400, noise_multiplier=noise, clip_bound=1.0, learning_rate=0.5).stopped(rounds)
-    assert run(broken, oracle(), np.zeros(4), spending=Ledger(budget).run()).stopped_early
+    assert run(broken, linear_oracle(X, Y, limit=1.0), np.zeros(4), spending=Ledger(budget).run()).stopped_early
 
 
 # ---------------------------------------------------------------- Bassily et al.
@@ -247,7 +240,7 @@ def test_bassily_sgd_is_projected_descent_with_the_steps_of_the_theory(radius: f
         noisy = gaussian(z).release(total / batch, clip / batch, rng) + mu * w
         w = w - (2 * radius / (longest * math.sqrt(t)) if not mu else 1 / (mu * t)) * noisy
         w = w * min(1.0, radius / float(np.linalg.norm(w)))
-    result = run(recipe, oracle(), np.zeros(4), rng=generator(6))
+    result = run(recipe, linear_oracle(X, Y, limit=1.0), np.zeros(4), rng=generator(6))
     np.testing.assert_allclose(result.parameters, w, rtol=1e-8)
     assert result.event == SelfComposedDpEvent(PoissonSampledDpEvent(batch / 60, GaussianDpEvent(z)), 50)
 
@@ -264,7 +257,7 @@ def test_without_noise_on_all_rows_bassily_sgd_finds_the_optimum_of_a_ridge() ->
         regularizer=ridge(0.5),
     )
     model = LogisticRegression(C=1 / (0.5 * 60), fit_intercept=False, tol=1e-12, max_iter=5000).fit(X, Y)
-    np.testing.assert_allclose(run(recipe, oracle(), np.zeros(4)).parameters, model.coef_[0], atol=1e-3)
+    np.testing.assert_allclose(run(recipe, linear_oracle(X, Y, limit=1.0), np.zeros(4)).parameters, model.coef_[0], atol=1e-3)
 
 
 # ---------------------------------------------------------------- misprints
@@ -292,8 +285,8 @@ def test_misprint_of_theorem_1_its_gaussian_noise_is_not_private_for_any_epsilon
 
 def test_misprint_of_the_rows_constants_hold_only_for_rows_that_are_cut() -> None:
     """The experiments assume L and β without saying how rows are scaled; here they are enforced, and a long row is cut."""
-    long = LinearOracle(LimitedDesign(100 * X, Frame(intercept=0.0), 1.0), Y, Logistic())
+    long = linear_oracle(100 * X, Y, limit=1.0)
     recipe = output_perturbation(steps=25, noise_multiplier=0.0, lipschitz=1.0, smoothness=0.25)
     unit = X / np.linalg.norm(X, axis=1)[:, None]
-    short = LinearOracle(LimitedDesign(unit, Frame(intercept=0.0), 1.0), Y, Logistic())
+    short = linear_oracle(unit, Y, limit=1.0)
     np.testing.assert_allclose(run(recipe, long, np.zeros(4)).parameters, run(recipe, short, np.zeros(4)).parameters, rtol=1e-9)

@@ -19,18 +19,15 @@ from privopt.methods.sagd_minibatch import sagd_minibatch
 from privopt.methods.sagd_sparse import sagd_sparse
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Vector
-from privopt.perexample.linear_oracle import LinearOracle
+from privopt.perexample.linear_oracle import PublicRows
 from privopt.perexample.losses import Logistic
-from privopt.perexample.public_rows import PublicRows
 from privopt.privacy.accountants import epsilon
 from privopt.privacy.events import LaplaceDpEvent, SelfComposedDpEvent
 from privopt.recipe import Recipe
 from tests.laws.checks import NOWHERE
-from tests.laws.table import Given
+from tests.problems import Given, linear_oracle, scaled_rows
 
-RNG = np.random.default_rng(8)
-X = RNG.standard_normal((60, 4)) * [1.0, 2.0, 0.5, 1.0]
-Y = (X @ [1.0, -1.0, 2.0, 0.0] + RNG.standard_normal(60) > 0).astype(float)
+X, Y = scaled_rows()
 KNOWN = 15  # rows that everybody knows
 ROUNDS, RATE, CLIP, NOISE, DECAY, STABILITY = 24, 0.02, 0.8, 1.3, 0.9, 1e-3
 COMMON: dict[str, Any] = {"rounds": ROUNDS, "learning_rate": RATE, "decay": DECAY, "stability": STABILITY}
@@ -41,12 +38,8 @@ FRAME = Frame(intercept=0.0)
 PUBLIC = PublicRows(Design(X[:KNOWN], FRAME), Y[:KNOWN], Logistic(), batch_size=KNOWN)
 
 
-def model() -> LinearOracle:
-    return LinearOracle(Design(X, FRAME), Y, Logistic())
-
-
 def trained(recipe: Recipe, seed: int = 5) -> Vector:
-    parameters: Vector = run(recipe, model(), np.zeros(4), rng=generator(seed)).parameters
+    parameters: Vector = run(recipe, linear_oracle(X, Y), np.zeros(4), rng=generator(seed)).parameters
     return parameters
 
 
@@ -199,7 +192,11 @@ def test_misprint_the_threshold_s_noise_is_not_drawn_in_every_step() -> None:
     side, carry, at = recipe.side, dict[str, Any](), np.zeros(4)
     for round_ in range(5):
         known, _ = side.at(at, {}, round_)
-        carry = recipe.measurement(round_).measure(model(), NOWHERE._replace(current=at, known=known), round_, rng, carry).carry
+        carry = (
+            recipe.measurement(round_)
+            .measure(linear_oracle(X, Y), NOWHERE._replace(current=at, known=known), round_, rng, carry)
+            .carry
+        )
         counts.append(carry["hidden"])
     assert len(set(counts)) == 1
 

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from privopt.measure.clips import Clip, automatic, l1, l2, l2_moved, per_layer
-from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Array, Materialized, PerExampleVectors, Vector
-from privopt.perexample.linear_oracle import LinearOracle
 from privopt.perexample.losses import Squared
+from tests.problems import linear_oracle
 
 GOOD = np.array([[0.3, -0.4], [1.0, 2.0], [0.0, 0.0]])
 
@@ -34,7 +33,7 @@ def formed(rows: Vector) -> PerExampleVectors:
 
 def linear(rows: Vector) -> PerExampleVectors:
     """Gradients −row."""
-    oracle = LinearOracle(Design(rows, Frame(intercept=0.0)), np.ones(len(rows)), Squared())
+    oracle = linear_oracle(rows, np.ones(len(rows)), Squared())
     return oracle(np.zeros(rows.shape[1]), None)
 
 

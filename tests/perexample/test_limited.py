@@ -9,12 +9,11 @@ import pytest
 import scipy.sparse as sp
 
 from privopt.errors import InputError
-from privopt.perexample.design import Design, Frame
+from privopt.perexample.design import Design, Frame, LimitedDesign
 from privopt.perexample.grads import Vector
-from privopt.perexample.limited import LimitedDesign
-from privopt.perexample.linear_oracle import LinearOracle
 from privopt.perexample.losses import Huber, Logistic, Loss, Multinomial, Squared
 from privopt.perexample.row_storage import Csr
+from tests.problems import linear_oracle
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((30, 4)) * RNG.choice([0.1, 1.0, 30.0], (30, 1))
@@ -116,7 +115,7 @@ def test_gradients_are_no_longer_and_change_no_faster_than_the_oracle_promises_a
     rng, limit = np.random.default_rng(0), 2.0
     matrix = rng.standard_normal((50, 3)) * 10
     targets = rng.integers(loss.outputs if loss.outputs > 1 else 2, size=50).astype(float)
-    oracle = LinearOracle(LimitedDesign(matrix, Frame(intercept=0.0), limit), targets, loss)
+    oracle = linear_oracle(matrix, targets, loss, limit=limit)
     longest = fastest = 0.0
     for _ in range(300):
         at = rng.standard_normal(oracle.dimension) * rng.choice([1e-3, 0.3, 30.0])
@@ -133,12 +132,12 @@ def test_the_constants_are_those_of_the_page() -> None:
     targets = np.zeros(30)
 
     def constants(loss: Loss) -> tuple[float, float]:
-        oracle = LinearOracle(LimitedDesign(X, Frame(), 3.0), targets, loss)
+        oracle = linear_oracle(X, targets, loss, intercept=1.0, limit=3.0)
         return oracle.lipschitz, oracle.smoothness
 
     assert constants(Logistic()) == (3.0, 9 / 4)
     assert constants(Huber(0.2)) == (0.2 * 3.0, 9.0)
     assert constants(Multinomial(5)) == (math.sqrt(2) * 3.0, 4.5)
     assert constants(Squared()) == (math.inf, 9.0)
-    unlimited = LinearOracle(Design(X, Frame()), targets, Logistic())
+    unlimited = linear_oracle(X, targets, intercept=1.0)
     assert unlimited.lipschitz == unlimited.smoothness == math.inf

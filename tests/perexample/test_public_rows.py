@@ -5,8 +5,7 @@ import pytest
 import scipy.sparse as sp
 
 from privopt.perexample.design import Design, Frame
-from privopt.perexample.linear_oracle import LinearOracle
-from privopt.perexample.public_rows import PublicRows, public_batches
+from privopt.perexample.linear_oracle import LinearOracle, PublicRows, public_batches
 from tests.laws.table import LOSSES
 
 RNG = np.random.default_rng(0)

@@ -24,6 +24,7 @@ from privopt.runs.execution import start
 from privopt.runs.folder import RunFolder
 from privopt.runs.request import Request
 from privopt.training.settings import Settings
+from tests.laws.table import ROW_METHODS
 
 NUMBER = re.compile(r"(?<![\w.])-?(?:\d+\.?\d*(?:e[-+]?\d+)?|inf)(?![\w.])")
 BUDGET = Budget(2.0, 1e-3)
@@ -215,7 +216,7 @@ def command(**given: Any) -> Pin:
 def cases() -> dict[str, Callable[[], Pin]]:
     """Every pinned run by its name."""
     found: dict[str, Callable[[], Pin]] = {}
-    for method in METHODS:
+    for method in ROW_METHODS:
         found[f"binary {method}"] = partial(estimator, method, "binary", 2.0)
         found[f"three classes, batches {method}"] = partial(estimator, method, "three", 8.0, batch_size=60, alpha=0.01)
         found[f"amounts, declared {method}"] = partial(

@@ -10,8 +10,7 @@ from privopt.measure.randomness import generator
 from privopt.methods.dp_sgd import dp_sgd
 from privopt.postprocess.regularizers import nonconvex, ridge, strong_convexity
 from privopt.postprocess.release import last, random_round
-from privopt.postprocess.schedules import inverse
-from privopt.postprocess.updates import momentum, projected, sgd
+from privopt.postprocess.updates import inverse, momentum, projected, sgd
 
 
 def test_iterates_stay_in_the_ball_and_go_where_the_rule_goes_inside_it() -> None:

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privopt.perexample.grads import Vector
-from privopt.postprocess.schedules import as_schedule, constant, inverse_sqrt, step_decay
-from privopt.postprocess.updates import UpdateRule, adam, momentum, rmsprop, sgd
+from privopt.postprocess.updates import UpdateRule, adam, as_schedule, constant, inverse_sqrt, momentum, rmsprop, sgd, step_decay
 from privopt.state import Known
 from tests.laws.table import UPDATES
 

@@ -284,10 +284,10 @@ def test_a_ledger_of_another_format_is_refused_and_left_alone(path: Path, monkey
 
 
 def test_a_ledger_for_a_unit_that_nobody_enforces_is_refused_and_left_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "asdict", lambda budget: {**asdict(budget), "unit": "user"})
+    monkeypatch.setattr(module, "asdict", lambda budget: {**asdict(budget), "unit": "household"})
     content = written(path)
     monkeypatch.undo()
-    refused(path, content, "a budget that cannot be kept: unit is 'user', but it is 'example'")
+    refused(path, content, "a budget that cannot be kept: unit is 'household', but it is 'example'")
 
 
 def test_reading_what_is_not_there_is_an_error_and_makes_nothing(path: Path) -> None:

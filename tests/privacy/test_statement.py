@@ -8,7 +8,7 @@ import pytest
 
 from privopt.errors import InputError
 from privopt.privacy.accountants import epsilon
-from privopt.privacy.budget import RELATIONS, Budget
+from privopt.privacy.budget import Budget, describe_neighbours
 from privopt.privacy.events import (
     FailureDpEvent,
     GaussianDpEvent,
@@ -88,15 +88,15 @@ def test_json_gives_the_statement_back() -> None:
     written = json.loads(json.dumps(STATEMENT.to_json()))
     read = Statement.from_json(written)
     assert read == STATEMENT
-    assert written["not_covered"] == list(NOT_COVERED)
+    assert written["not_covered"] == list(STATEMENT.not_covered)
     assert written["unit"] == "one example (row)"
-    assert written["neighbours"] == RELATIONS["add-remove"]
+    assert written["neighbours"] == describe_neighbours("add-remove")
 
 
 def test_a_statement_of_a_unit_that_nobody_enforces_is_not_read() -> None:
     written = STATEMENT.to_json()
-    with pytest.raises(InputError, match="unit is 'user'"):
-        Statement.from_json(written | {"budget": written["budget"] | {"unit": "user"}})
+    with pytest.raises(InputError, match="unit is 'person'"):
+        Statement.from_json(written | {"budget": written["budget"] | {"unit": "person"}})
 
 
 @pytest.mark.parametrize("words", ["people with several rows", "steps before this one", "that an error was raised"])

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import scipy.sparse as sp
 
 from privopt import datasets, loop
 from privopt.datasets import Numeric, Schema
@@ -28,7 +27,8 @@ from privopt.runs.folder import RunFolder
 from privopt.runs.model import SavedModel
 from privopt.runs.request import Request
 from privopt.training.settings import Settings
-from tests.runs.test_runs import SCRIPT, order, patients
+from tests.problems import patients, patients_request, write_rows
+from tests.runs.test_runs import SCRIPT
 from tests.stopped import StopAt, Stopped
 
 pytest.importorskip("torch")
@@ -83,7 +83,7 @@ def test_numbers_are_regressed(tmp_path: Path) -> None:
 
 def test_ranges_and_categories_are_surveyed_within_the_same_budget(tmp_path: Path) -> None:
     file = patients(tmp_path / "patients.csv", 6000)
-    folder = runs.start(order(file, schema=None, model="mlp:16,8", settings=SHORT), tmp_path / "run")
+    folder = runs.start(patients_request(file, schema=None, model="mlp:16,8", settings=SHORT), tmp_path / "run")
     statement, model = folder.statement(), folder.model()
     assert len(statement.paid_for) == 3
     assert any(isinstance(event, PoissonSampledDpEvent) and count == 60 for event, count in atoms(statement.event))
@@ -97,19 +97,7 @@ def test_other_formats_and_more_classes_train_too(tmp_path: Path, kind: str) -> 
     rng = np.random.default_rng(0)
     X = np.where(rng.random((1500, 6)) < 0.5, rng.uniform(-9, 9, (1500, 6)), 0.0)
     y = X[:, :3].argmax(axis=1)
-    path, target = tmp_path / f"rows.{'npz' if kind == 'csr' else kind}", None
-    if kind == "npz":
-        np.savez(path, X=X, y=y)
-    elif kind == "csr":
-        matrix = sp.csr_matrix(X)
-        np.savez(path, data=matrix.data, indices=matrix.indices, indptr=matrix.indptr, shape=matrix.shape, y=y)
-    elif kind == "svm":
-        from sklearn.datasets import dump_svmlight_file
-
-        dump_svmlight_file(X, y, str(path), zero_based=False)
-    else:
-        pd.DataFrame(X, columns=list("abcdef")).assign(y=y).to_parquet(path)
-        target = "y"
+    path, target = write_rows(tmp_path, kind, X, y)
     asked = Request(file=path, target=target, epsilon=5.0, task="classify", model="mlp:16", settings=Settings(rounds=150), seed=0)
     assert accuracy(runs.start(asked, tmp_path / "run").model(), path, target) > 0.7
 
@@ -118,8 +106,7 @@ def test_the_scores_of_a_saved_network_are_those_of_the_trained_one(tmp_path: Pa
     """Frames are folded into the first layer, the target's scale into the last: only that scale is left between the two."""
     import torch
 
-    from privopt.nets.mlp import Layer, unfold_layers
-    from privopt.nets.rows import Rows
+    from privopt.nets.table_network import Layer, Rows, unfold_layers
     from privopt.perexample.design import Frame
 
     kept: dict[str, Any] = {}
@@ -154,7 +141,7 @@ def same(one: SavedModel, other: SavedModel) -> None:
 def test_an_interrupted_run_goes_on_bit_for_bit_and_pays_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "DURABILITY", 1e9)  # every round is saved
     file = patients(tmp_path / "patients.csv", 2000)
-    asked = order(file, schema=None, model="mlp:8", settings=SHORT)
+    asked = patients_request(file, schema=None, model="mlp:8", settings=SHORT)
     whole = runs.start(asked, tmp_path / "whole")
     with pytest.raises(Stopped):
         runs.start(asked, tmp_path / "run", StopAt(1))  # nothing but the generator was saved: the start is drawn again
@@ -170,7 +157,7 @@ def test_an_interrupted_run_goes_on_bit_for_bit_and_pays_once(tmp_path: Path, mo
 
 def test_a_killed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
     file = patients(tmp_path / "patients.csv", 2000)
-    asked = order(file, model="mlp:8", settings=Settings(rounds=120))
+    asked = patients_request(file, model="mlp:8", settings=Settings(rounds=120))
     (tmp_path / "order.json").write_text(json.dumps(asked.to_json()))
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "order.json"), str(tmp_path / "killed")]
     process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE)
@@ -192,7 +179,7 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", ["mlp", "mlp:", "mlp:0", "mlp:8,", "mlp:8;8", "mlp:-3", "cnn:8", "MLP:8", "mlp:999999"])
 def test_a_model_that_is_none_is_refused_before_anything_is_written(tmp_path: Path, model: str) -> None:
     with pytest.raises(InputError, match="mlp:128,128"):
-        runs.start(order(patients(tmp_path / "patients.csv"), model=model), tmp_path / "run")
+        runs.start(patients_request(patients(tmp_path / "patients.csv"), model=model), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -200,27 +187,27 @@ def test_a_model_that_is_none_is_refused_before_anything_is_written(tmp_path: Pa
 def test_without_torch_the_extra_is_named(missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(InputError, match=r"pip install 'privopt\[torch\]'"):
-        runs.start(order(patients(tmp_path / "patients.csv"), model="mlp:8"), tmp_path / "run")
+        runs.start(patients_request(patients(tmp_path / "patients.csv"), model="mlp:8"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_too_many_weights_for_the_rows_are_refused_with_what_would_help(tmp_path: Path) -> None:
     file = patients(tmp_path / "patients.csv", 300)
     with pytest.raises(InputError, match="narrower layers, or --model linear"):
-        runs.start(order(file, model="mlp:2000,2000", epsilon=0.5), tmp_path / "run")
+        runs.start(patients_request(file, model="mlp:2000,2000", epsilon=0.5), tmp_path / "run")
 
 
 def test_a_delta_of_one_in_n_is_warned_about(tmp_path: Path) -> None:
     file = patients(tmp_path / "patients.csv", 1000)
     with pytest.warns(PrivoptWarning, match="not below 1/n"):
-        done = runs.start(order(file, model="mlp:8", delta=1e-3, settings=SHORT), tmp_path / "run")
+        done = runs.start(patients_request(file, model="mlp:8", delta=1e-3, settings=SHORT), tmp_path / "run")
     assert "CAUTION: delta" in done.statement().text()
 
 
 def test_linear_runs_and_predictions_of_networks_do_without_torch(tmp_path: Path) -> None:
     file = patients(tmp_path / "patients.csv", 1000)
-    runs.start(order(file, model="mlp:8", settings=SHORT), tmp_path / "network")
-    (tmp_path / "order.json").write_text(json.dumps(order(file).to_json()))
+    runs.start(patients_request(file, model="mlp:8", settings=SHORT), tmp_path / "network")
+    (tmp_path / "order.json").write_text(json.dumps(patients_request(file).to_json()))
     code = SCRIPT + (
         "from privopt import datasets\nfrom privopt.runs.folder import RunFolder\n"
         "model = RunFolder.open(Path(sys.argv[3])).model()\n"
@@ -284,9 +271,7 @@ def test_a_row_of_a_class_that_is_not_listed_has_no_gradient(classes: int) -> No
     rng = np.random.default_rng(0)
     matrix, targets = rng.standard_normal((9, 3)), rng.integers(classes, size=9).astype(float)
     targets[[2, 5]] = np.nan
-    from privopt.nets.mlp import build_mlp
-    from privopt.nets.rows import Rows
-    from privopt.nets.table_network import _loss, table_facts
+    from privopt.nets.table_network import Rows, _loss, build_mlp, table_facts
 
     loss, values = _loss(targets, classes, 0.0, 1.0)
     model = build_mlp(3, (4,), table_facts(classes).outputs, generator(0))

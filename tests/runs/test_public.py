@@ -15,7 +15,7 @@ from privopt.runs.folder import RunFolder
 from privopt.runs.request import Request
 from privopt.training.settings import Settings
 from tests.cli.typed import privopt as command
-from tests.runs.test_runs import patients
+from tests.problems import patients
 from tests.stopped import StopAt, Stopped
 
 

@@ -3,14 +3,13 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from privopt.datasets import Numeric, Schema
 from privopt.privacy.events import PureDpEvent
 from privopt.privacy.ledger import Ledger
 from tests.cli.typed import privopt
-from tests.runs.test_runs import SCHEMA, patients
+from tests.problems import PATIENTS, patients, sign_rows, write_rows
 
 ORDER = ("--epsilon", 1, "--delta", 0, "--method", "output-perturbation")
 
@@ -22,7 +21,7 @@ def written(path: Path, schema: Schema) -> Path:
 
 def test_a_table_that_a_schema_describes_is_learnt_without_delta(tmp_path: Path) -> None:
     file, run = patients(tmp_path / "patients.csv", 10_000), tmp_path / "run"
-    schema = written(tmp_path / "schema.json", SCHEMA)
+    schema = written(tmp_path / "schema.json", PATIENTS)
     printed = privopt("train", file, "--target", "readmitted", *ORDER, "--schema", schema, "--out", run)
     assert "δ = 0)-differentially private" in printed
     assert "output-perturbation" in printed
@@ -34,9 +33,7 @@ def test_a_table_that_a_schema_describes_is_learnt_without_delta(tmp_path: Path)
 
 
 def test_a_matrix_with_a_row_norm_is_learnt_without_delta(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    X = rng.uniform(-1, 1, (2000, 3))
-    np.savez(tmp_path / "rows.npz", X=X, y=(X[:, 0] > 0).astype(int))
+    write_rows(tmp_path, "npz", *sign_rows(2000))
     printed = privopt("train", tmp_path / "rows.npz", *ORDER, "--row-norm", 1.7, "--out", tmp_path / "run")
     assert "δ = 0)-differentially private" in printed
     assert "--row-norm" in privopt("train", tmp_path / "rows.npz", *ORDER, "--out", tmp_path / "other", code=2)
@@ -52,7 +49,7 @@ def test_a_matrix_with_a_row_norm_is_learnt_without_delta(tmp_path: Path) -> Non
             ["--target", "readmitted"],
             "declare 'income', 'region', 'smoker', 'cost' in a --schema",
         ),
-        (SCHEMA, ["--target", "readmitted", "--method", "dp-adam"], "Without delta: output-perturbation"),
+        (PATIENTS, ["--target", "readmitted", "--method", "dp-adam"], "Without delta: output-perturbation"),
     ],
 )
 def test_without_delta_what_is_not_declared_is_asked_for_and_nothing_is_written(
@@ -66,9 +63,11 @@ def test_without_delta_what_is_not_declared_is_asked_for_and_nothing_is_written(
 
 def test_without_delta_a_regression_needs_the_range_of_its_target(tmp_path: Path) -> None:
     file, run = patients(tmp_path / "patients.csv", 1000), tmp_path / "run"
-    known = {name: kind for name, kind in SCHEMA.columns.items() if name != "cost"}
-    schema = written(tmp_path / "schema.json", Schema({**known, "readmitted": SCHEMA.columns["cost"]}))
+    known = {name: kind for name, kind in PATIENTS.columns.items() if name != "cost"}
+    schema = written(tmp_path / "schema.json", Schema({**known, "readmitted": PATIENTS.columns["cost"]}))
     printed = privopt("train", file, "--target", "cost", *ORDER, "--schema", schema, "--out", run, code=2)
     assert "declare the range of the target in a --schema" in printed
-    schema = written(tmp_path / "schema.json", Schema({**known, "readmitted": SCHEMA.columns["cost"]}, target=Numeric(0, 10_000)))
+    schema = written(
+        tmp_path / "schema.json", Schema({**known, "readmitted": PATIENTS.columns["cost"]}, target=Numeric(0, 10_000))
+    )
     assert "δ = 0)" in privopt("train", file, "--target", "cost", *ORDER, "--schema", schema, "--out", run)

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import scipy.sparse as sp
 
 from privopt import datasets
 from privopt.datasets import Categorical, Numeric, Schema
@@ -27,41 +26,8 @@ from privopt.runs.folder import RunFolder
 from privopt.runs.model import SavedModel
 from privopt.runs.request import Request
 from privopt.training.settings import Settings
+from tests.problems import patients, patients_request, write_rows
 from tests.stopped import StopAt, Stopped
-
-
-def patients(path: Path, size: int = 3000, seed: int = 0) -> Path:
-    rng = np.random.default_rng(seed)
-    frame = pd.DataFrame(
-        {
-            "age": rng.integers(18, 90, size),
-            "income": rng.lognormal(10, 0.5, size).round(2),
-            "region": rng.choice(["north", "south", "east"], size, p=[0.5, 0.3, 0.2]),
-            "smoker": rng.random(size) < 0.3,
-        }
-    )
-    score = (frame["age"] - 54) / 15 + 2 * frame["smoker"] - (frame["region"] == "north") + rng.logistic(size=size)
-    frame["readmitted"] = np.where(score > 0, "yes", "no")
-    frame["cost"] = 1000 + 50 * frame["age"] + 2000 * frame["smoker"] + 300 * rng.standard_normal(size)
-    frame.to_csv(path, index=False)
-    return path
-
-
-SCHEMA = Schema(
-    {
-        "age": Numeric(18, 90),
-        "income": Numeric(0, 200_000),
-        "region": Categorical(("north", "south", "east")),
-        "smoker": Categorical(("True", "False")),
-        "cost": datasets.Ignored(),
-    },
-    classes=("no", "yes"),
-)
-
-
-def order(file: Path, **changes: object) -> Request:
-    settings: dict[str, object] = {"file": file, "target": "readmitted", "epsilon": 2.0, "schema": SCHEMA, "seed": 1, **changes}
-    return Request(**settings)  # type: ignore[arg-type]
 
 
 def accuracy(folder: RunFolder, file: Path) -> float:
@@ -72,7 +38,7 @@ def accuracy(folder: RunFolder, file: Path) -> float:
 
 def test_a_run_leaves_a_model_a_statement_and_a_ledger_that_agree(tmp_path: Path) -> None:
     file = patients(tmp_path / "patients.csv")
-    folder = runs.start(order(file), tmp_path / "run")
+    folder = runs.start(patients_request(file), tmp_path / "run")
     assert accuracy(folder, patients(tmp_path / "new.csv", seed=1)) > 0.7
     assert folder.statement().event == folder.ledger().event
     assert 0.99 * 2.0 <= folder.ledger().epsilon() <= 2.0
@@ -85,7 +51,7 @@ def test_a_run_leaves_a_model_a_statement_and_a_ledger_that_agree(tmp_path: Path
 
 def test_without_a_schema_ranges_and_categories_are_estimated_and_paid_for(tmp_path: Path) -> None:
     file = patients(tmp_path / "patients.csv", 20_000)
-    folder = runs.start(order(file, schema=None), tmp_path / "run")
+    folder = runs.start(patients_request(file, schema=None), tmp_path / "run")
     statement, encoding = folder.statement(), folder.model().encoding
     assert encoding is not None
     kinds = dict(encoding.columns)
@@ -106,7 +72,7 @@ def test_a_rare_category_is_not_named(tmp_path: Path) -> None:
     frame = pd.read_csv(file)
     frame.loc[17, "region"] = "the only person from here"
     frame.to_csv(file, index=False)
-    runs.start(order(file, schema=None, epsilon=1.0), tmp_path / "run")
+    runs.start(patients_request(file, schema=None, epsilon=1.0), tmp_path / "run")
     for path in (tmp_path / "run").iterdir():
         assert b"the only person" not in path.read_bytes()
 
@@ -114,30 +80,19 @@ def test_a_rare_category_is_not_named(tmp_path: Path) -> None:
 def test_numbers_are_regressed(tmp_path: Path) -> None:
     file = patients(tmp_path / "patients.csv", 10_000)
     schema = Schema({"readmitted": datasets.Ignored(), "age": Numeric(18, 90)}, target=Numeric(0, 10_000))
-    folder = runs.start(order(file, target="cost", schema=schema), tmp_path / "run")
+    folder = runs.start(patients_request(file, target="cost", schema=schema), tmp_path / "run")
     table = datasets.read(file, "cost")
     assert table.target is not None
     errors = folder.model().scores(table)[:, 0] - table.target
     assert 1 - errors.var() / table.target.var() > 0.8
 
 
-@pytest.mark.parametrize("kind", ["npz", "svm", "parquet"])
+@pytest.mark.parametrize("kind", ["csr", "svm", "parquet"])
 def test_other_formats_train_too(tmp_path: Path, kind: str) -> None:
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, (2000, 6))
     y = (X @ np.arange(-2, 4) + rng.logistic(size=2000) > 0).astype(int)
-    path = tmp_path / f"rows.{kind}"
-    target = None
-    if kind == "npz":
-        matrix = sp.csr_matrix(X)
-        np.savez(path, data=matrix.data, indices=matrix.indices, indptr=matrix.indptr, shape=matrix.shape, y=y)
-    elif kind == "svm":
-        from sklearn.datasets import dump_svmlight_file
-
-        dump_svmlight_file(X, y, str(path), zero_based=False)
-    else:
-        pd.DataFrame(X, columns=list("abcdef")).assign(y=y).to_parquet(path)
-        target = "y"
+    path, target = write_rows(tmp_path, kind, X, y)
     folder = runs.start(Request(file=path, target=target, epsilon=3.0, seed=0), tmp_path / "run")
     table = datasets.read(path, target)
     assert np.mean(folder.model().probabilities(table).argmax(axis=1) == y) > 0.65
@@ -161,7 +116,7 @@ else:
 
 def test_a_run_killed_at_any_moment_resumes_within_its_budget_to_the_same_model(tmp_path: Path) -> None:
     file = patients(tmp_path / "patients.csv", 20_000)
-    asked = order(file, schema=None, settings=Settings(rounds=4000))
+    asked = patients_request(file, schema=None, settings=Settings(rounds=4000))
     (tmp_path / "order.json").write_text(json.dumps(asked.to_json()))
     whole = runs.start(asked, tmp_path / "whole")
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "order.json"), str(tmp_path / "killed")]
@@ -223,12 +178,12 @@ def test_without_its_randomness_a_resumed_run_is_charged_afresh_and_stays_within
 
 def _interrupted(tmp_path: Path, file: Path) -> Path:
     with pytest.raises(Stopped):
-        runs.start(order(file), tmp_path / "run", StopAt(50))
+        runs.start(patients_request(file), tmp_path / "run", StopAt(50))
     return tmp_path / "run"
 
 
 def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
-    runs.start(order(patients(tmp_path / "patients.csv")), tmp_path / "run")
+    runs.start(patients_request(patients(tmp_path / "patients.csv")), tmp_path / "run")
     before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     runs.resume(tmp_path / "run")
     assert before == {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
@@ -249,7 +204,7 @@ def test_a_refused_order_leaves_nothing_behind(tmp_path: Path) -> None:
     frame.loc[3, "age"] = np.nan
     frame.to_csv(file, index=False)
     with pytest.raises(InputError, match="'age'"):
-        runs.start(order(file), tmp_path / "run")
+        runs.start(patients_request(file), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -258,13 +213,13 @@ def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.doc").write_text("precious")
     with pytest.raises(InputError, match="exists already"):
-        runs.start(order(file), tmp_path / "run")
+        runs.start(patients_request(file), tmp_path / "run")
     assert (tmp_path / "run" / "thesis.doc").read_text() == "precious"
 
 
 def test_too_few_rows_are_refused_with_a_budget_that_would_do(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="epsilon ≥"):
-        runs.start(order(patients(tmp_path / "patients.csv", 40), epsilon=0.05), tmp_path / "run")
+        runs.start(patients_request(patients(tmp_path / "patients.csv", 40), epsilon=0.05), tmp_path / "run")
 
 
 def test_a_row_of_a_class_that_the_schema_does_not_list_is_no_error_and_leaves_no_trace(tmp_path: Path) -> None:
@@ -273,7 +228,7 @@ def test_a_row_of_a_class_that_the_schema_does_not_list_is_no_error_and_leaves_n
     frame = pd.read_csv(file)
     frame.loc[17, "readmitted"] = "the only person who"
     frame.to_csv(file, index=False)
-    folder = runs.start(order(file), tmp_path / "run")
+    folder = runs.start(patients_request(file), tmp_path / "run")
     said = "the 2 classes, as declared: 'no', 'yes'. Rows of any other class were left out: compare the spelling"
     assert said in folder.statement().assumed_public
     for path in (tmp_path / "run").iterdir():
@@ -330,7 +285,7 @@ def test_a_statement_that_is_not_about_its_ledger_is_noticed(tmp_path: Path) -> 
 
     from privopt.cli.show import shown
 
-    folder = runs.start(order(patients(tmp_path / "patients.csv")), tmp_path / "run")
+    folder = runs.start(patients_request(patients(tmp_path / "patients.csv")), tmp_path / "run")
     path = folder.path / "statement.json"
     value = json.loads(path.read_text())
     value["event"] = {"kind": "gaussian", "noise_multiplier": 100.0}
@@ -343,8 +298,12 @@ def test_a_statement_that_is_not_about_its_ledger_is_noticed(tmp_path: Path) -> 
 
 def test_what_is_read_off_the_file_is_stated_as_that(tmp_path: Path) -> None:
     file = patients(tmp_path / "patients.csv")
-    public = runs.start(order(file, schema=None, epsilon=9.0), tmp_path / "run").statement().assumed_public
+    public = runs.start(patients_request(file, schema=None, epsilon=9.0), tmp_path / "run").statement().assumed_public
     assert "the 2 classes, read off the data" in public
     assert "the task (classify), read off the data" in public
-    told = runs.start(order(file, schema=None, epsilon=9.0, task="classify"), tmp_path / "told").statement().assumed_public
+    told = (
+        runs.start(patients_request(file, schema=None, epsilon=9.0, task="classify"), tmp_path / "told")
+        .statement()
+        .assumed_public
+    )
     assert not any("task" in line for line in told)

@@ -26,9 +26,10 @@ from privopt.privacy.budget import Budget
 from privopt.privacy.ledger import Ledger
 from privopt.recipe import Recipe, always
 from privopt.state import PublicState
+from tests.laws.table import ROW_METHODS
+from tests.problems import sign_rows
 
-X = np.random.default_rng(0).uniform(-1, 1, (400, 3))
-Y = (X[:, 0] > 0).astype(int)
+X, Y = sign_rows(400)
 OWN = replace(METHODS["dp-sgd"], name="own")
 
 
@@ -118,7 +119,7 @@ def test_a_checkpoint_is_of_the_recipe_that_was_built(tmp_path: Path) -> None:
         other.load()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ROW_METHODS)
 def test_a_method_can_be_pickled(method: str) -> None:
     assert pickle.loads(pickle.dumps(METHODS[method])).name == method
 

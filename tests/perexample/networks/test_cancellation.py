@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from privopt.measure.clips import l2
 from privopt.perexample.grads import clip_weights
 from privopt.perexample.networks import TorchGrads, per_example_gradients
-from privopt.perexample.networks.factors import Factor, Lookup, Outer, Signal, Sum, Term, outer
+from privopt.perexample.networks.factors import Factor, Outer, Signal, Sum, Term, outer
 from privopt.perexample.networks.layers.conv import Patches
+from privopt.perexample.networks.layers.embedding import Lookup
 from tests.perexample.networks.models import Uses, normal
 
 HUGE = 2.0**40
