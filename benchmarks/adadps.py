@@ -45,9 +45,8 @@ from privopt.methods.ideal import ideal
 from privopt.methods.pda_dpmd import pda_dpmd
 from privopt.methods.warm_start import warm_start
 from privopt.perexample.design import Design, Frame
-from privopt.perexample.linear_oracle import LinearOracle
+from privopt.perexample.linear_oracle import LinearOracle, PublicRows
 from privopt.perexample.losses import Logistic, Squared
-from privopt.perexample.public_rows import PublicRows
 from privopt.postprocess.side_information import tf_idf, token_frequency
 from privopt.privacy.accountants import epsilon
 from privopt.recipe import Recipe

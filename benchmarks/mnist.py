@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from privopt import Budget
 from privopt.nets import fit
 from privopt.postprocess.release import ReleaseRule, average, last
-from privopt.postprocess.schedules import Schedule, constant, step_decay
+from privopt.postprocess.updates import Schedule, constant, step_decay
 
 DELTA = 1e-5
 

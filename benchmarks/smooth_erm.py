@@ -35,8 +35,7 @@ from privopt.measure.randomness import generator
 from privopt.methods import find_method
 from privopt.methods.output_perturbation import RADIUS
 from privopt.methods.problem import Problem
-from privopt.perexample.design import Frame
-from privopt.perexample.limited import LimitedDesign
+from privopt.perexample.design import Frame, LimitedDesign
 from privopt.perexample.linear_oracle import LinearOracle
 from privopt.perexample.losses import Huber, Logistic, Loss
 from privopt.privacy.events import GaussianDpEvent

@@ -35,9 +35,8 @@ from privopt.methods.dp_adam import dp_adam
 from privopt.methods.dp_sgd import dp_sgd
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Rows
-from privopt.perexample.linear_oracle import LinearGrads, LinearOracle
+from privopt.perexample.linear_oracle import LinearGrads, LinearOracle, PublicRows
 from privopt.perexample.losses import Logistic
-from privopt.perexample.public_rows import PublicRows
 from privopt.privacy.ledger import Ledger
 from privopt.recipe import Recipe
 
@@ -306,9 +305,9 @@ def _durable(recipe: Recipe, oracle: LinearOracle, waits: list[float]) -> int:
     waited = 0.0
 
     def clocked(task: Callable[..., None]) -> Callable[..., None]:
-        def timed(*arguments: Any) -> None:
+        def timed(*arguments: Any, **named: Any) -> None:
             nonlocal waited
-            waited += _timed(partial(task, *arguments))
+            waited += _timed(partial(task, *arguments, **named))
 
         return timed
 
