@@ -63,4 +63,5 @@ def test_nodes_are_waited_for_as_usual_until_one_of_them_answers() -> None:
     assert nodes._deadline(late, answered=False) == 40.0
     nodes._slowest = 4.0
     assert nodes._deadline(late, answered=True) == 4.0 + flower_nodes.GRACE
-    assert nodes._deadline(late, answered=False) == flower_nodes.PATIENCE * 4.0 + flower_nodes.MARGIN
+    assert nodes._deadline([flower_nodes._Node(10, 3)], answered=True) == flower_nodes.PATIENCE * 4.0 + flower_nodes.MARGIN
+    assert nodes._deadline(late, answered=False) == 40.0

@@ -23,7 +23,7 @@ from privopt.measure.clips import automatic
 LOG = logging.getLogger("privopt.federated")
 POLL = 0.2  # seconds between two looks for replies
 GRACE = 2.0  # seconds that a node which failed before is waited for, when all others have answered
-PATIENCE = 3.0  # times as long as the slowest answer so far, a node is waited for, and
+PATIENCE = 3.0  # times as long as the slowest answer so far, a node is waited for when another has answered, and
 MARGIN = 5.0  # seconds more
 MOST_SILENT = 3  # rounds in a row in which nobody answers; after those a run stops, for it would go on with noise alone
 
@@ -91,10 +91,11 @@ class FlowerNodes:
 
     def _deadline(self, nodes: list[_Node], answered: bool) -> float:
         """Seconds after which these nodes, which have not answered, are left out; `answered` says that others have."""
-        usual = self._timeout if not self._slowest else min(self._timeout, PATIENCE * self._slowest + MARGIN)
-        if answered and all(node.late for node in nodes):  # only those that failed before are missing
-            return min(usual, self._slowest + GRACE)
-        return usual
+        if not answered:  # where all are slow, earlier rounds do not tell how long an answer takes
+            return self._timeout
+        if all(node.late for node in nodes):  # only those that failed before are missing
+            return min(self._timeout, self._slowest + GRACE)
+        return min(self._timeout, PATIENCE * self._slowest + MARGIN)
 
     def _gather(self, parts: int, wait: float) -> None:
         ends = time.monotonic() + wait
