@@ -1,13 +1,19 @@
 """Ways in which one user could have moved more than its bound, or noise could have been repeated: each is closed."""
 
 import json
+import tomllib
+import warnings
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from privopt.cli import app as application
+from privopt.datasets import Schema
 from privopt.errors import CompositionError, InputError
 from privopt.federated.answers import Request, answer
 from privopt.federated.nodes import NodesInProcess
@@ -22,6 +28,9 @@ from privopt.methods.dp_fedavg import METHOD, dp_fedavg
 from privopt.perexample.losses import Logistic
 from privopt.perexample.user_vectors import Change, LinearUsers, LocalSteps, group_rows
 from privopt.privacy.budget import Budget
+from privopt.runs.federation import TableNodes, prepare
+from privopt.runs.folder import RunFolder
+from privopt.runs.request import FederationRequest
 from privopt.runs.table_users import find_users
 from privopt.training.session import Session
 from tests.federated.federations import LOCAL, GivenUsers, facts, linear_users
@@ -168,6 +177,126 @@ def test_one_user_s_cell_changes_that_user_s_row_and_no_other(tmp_path: Path, ce
         one, other = (users.change(np.zeros(4), user, LOCAL, None).values for users in (usual, odd))
         np.testing.assert_array_equal(one, other)
     assert np.isfinite(odd.change(np.zeros(4), 9, LOCAL, None).values).all()
+
+
+@pytest.mark.parametrize(
+    ("ids", "several"), [(("12", "12.0"), True), (("u1", "u1 "), True), (("1e2", "100"), True), (("7", "007"), False)]
+)
+def test_an_id_that_is_written_in_several_ways_would_be_two_users_of_a_node(
+    tmp_path: Path, ids: tuple[str, str], several: bool
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("user,x,kind,y\n" + "".join(f"{one},1,1,0\n" for one in ids))
+    if several:
+        with pytest.raises(InputError, match="written in several ways"):
+            find_users(PLAN, part=0, data=str(path))
+    else:
+        assert find_users(PLAN, part=0, data=str(path)).size == 2
+
+
+def test_long_numbers_are_ids_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("user,x,kind,y\n1234567890123456789,1,1,0\n1234567890123456788,1,1,0\n")
+    assert find_users(PLAN, part=0, data=str(path)).size == 2
+
+
+def test_a_node_without_a_declared_column_is_refused_when_users_are_counted(tmp_path: Path) -> None:
+    schema = {"columns": {"x": {"low": 0, "high": 1}, "age": {"ignore": True}}}
+    counting = {name: PLAN[name] for name in ("file", "users", "target", "parts")} | {"schema": schema}
+    path = tmp_path / "rows.csv"
+    path.write_text("user,X,y\nu,1,0\n")
+    with pytest.raises(InputError, match="lacks columns that the federation has: 'x'"):
+        find_users(counting, part=0, data=str(path))
+
+
+def test_beside_a_noisy_sum_a_node_tells_nothing_exact() -> None:
+    for norm in (0.9, 1.1):
+        request = replace(asked(1), deviation=100.0)
+        assert answer(GivenUsers([[norm, 0, 0]]), request).within == 0
+
+
+def test_the_run_folder_is_never_in_the_folder_that_nodes_are_sent(tmp_path: Path) -> None:
+    """The checkpoint in it holds the key of the noise."""
+    (tmp_path / "schema.json").write_text(
+        json.dumps({"columns": {"x": {"low": 0, "high": 1}}, "target": {"classes": ["a", "b"]}})
+    )
+    app = tmp_path / "fed"
+    command = ["federate", "--app", str(app), "--users", "u", "--target", "y", "--epsilon", "3"]
+    command += ["--schema", str(tmp_path / "schema.json")]
+    inside = CliRunner().invoke(application, [*command, "--out", str(app / "run")])
+    assert inside.exit_code == 2
+    assert "sends to every node" in " ".join(inside.output.split())
+    assert CliRunner().invoke(application, command).exit_code == 0
+    config = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert Path(config["run"]) == tmp_path / "fed-run"
+
+
+class Server:
+    """The server's app, with the nodes in this process; `stops` is the round in which it is killed."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        pytest.importorskip("flwr", reason="federations need Flower: pip install 'privopt[federated]'")
+        from privopt.runs import server_app
+
+        self.file, self.run, self.stops = folder / "rows.csv", folder / "run", 0
+        lines = [f"u{user},{user % 10},{'yes' if user % 10 > 4 else 'no'}" for user in range(300)]
+        self.file.write_text("\n".join(["user,x,ill", *lines]) + "\n")
+        monkeypatch.setattr(server_app, "FlowerNodes", self._nodes)
+        self._app: Any = server_app.server
+
+    @property
+    def request(self) -> FederationRequest:
+        schema = Schema.from_json({"target": {"classes": ["no", "yes"]}, "columns": {"x": {"low": 0, "high": 9}}})
+        return FederationRequest("user", "ill", 4.0, self.file, settings=FederatedSettings(rounds=4), schema=schema, seed=1)
+
+    def start(self, request: FederationRequest | None = None) -> RunFolder:
+        config = {"run": str(self.run), "request": json.dumps((request or self.request).to_json())}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(warnings, "showwarning", warnings.showwarning)
+            self._app._main(None, SimpleNamespace(run_config=config))
+        return RunFolder.open(self.run)
+
+    def _nodes(self, *_: Any, **__: Any) -> Any:
+        nodes, ask = TableNodes(prepare(self.request)), TableNodes.ask
+        asked = 0
+
+        def killed(requests: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            if asked == self.stops:
+                raise KeyboardInterrupt
+            return ask(nodes, requests)
+
+        nodes.ask = killed  # type: ignore[method-assign]
+        return nodes
+
+
+def test_an_app_that_is_started_again_leaves_a_finished_run_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(tmp_path, monkeypatch)
+    before = server.start().model().slopes
+    after = server.start()
+    assert after.failure is None
+    assert (after.model().slopes == before).all()
+    with pytest.raises(InputError, match="begun with other settings"):
+        server.start(replace(server.request, epsilon=8.0))
+    assert after.failure is None
+
+
+@pytest.mark.parametrize("wrong", ["moved", "edited"])
+def test_a_run_whose_file_was_away_goes_on_when_it_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+    server = Server(tmp_path, monkeypatch)
+    server.stops = 3
+    with pytest.raises(KeyboardInterrupt):
+        server.start()
+    server.stops, text = 0, server.file.read_text()
+    if wrong == "moved":
+        server.file.unlink()
+    else:
+        server.file.write_text(text + "u299,3,yes\n")
+    with pytest.raises(InputError):
+        server.start()
+    server.file.write_text(text)
+    assert server.start().finished
 
 
 def test_a_node_s_file_that_cannot_be_read_is_refused_when_users_are_counted(tmp_path: Path) -> None:

@@ -121,8 +121,10 @@ def _write_app(request: "FederationRequest", app: Path, out: Path | None) -> Non
     from privopt.federated.flower_processes import write_app
     from privopt.runs.federation import prepare
 
+    run = (out or app.with_name(f"{app.name}-run")).absolute()
+    if run.is_relative_to(app.absolute()):
+        raise InputError(f"--out {run} lies in the app's folder, which Flower sends to every node. Name a folder outside of it.")
     prepare(request)
-    run = (out or app / "run").absolute()
     write_app(app, {"run": str(run), "request": json.dumps(request.to_json())})
 
 

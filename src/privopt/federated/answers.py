@@ -37,7 +37,7 @@ class Request:
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """What a node answers. `within` counts users whose vectors were short enough as they were."""
+    """What a node answers. `within` counts users whose vectors were short enough as they were; it is 0 beside a noisy sum."""
 
     total: Vector
     within: int
@@ -62,11 +62,11 @@ def answer(users: Users, request: Request, rng: Rng | None = None) -> Reply:
     """Answer a request, on the node.
 
     **Guarantee** One user moves the sum by at most the clip's bound (`clipped_sum`). Noise, if it is asked for, is drawn here,
-    from the node's own generator: the server cannot subtract it.
+    from the node's own generator: the server cannot subtract it. Beside a noisy sum nothing exact is told.
     """
     total, within = clipped_sum(users, request.users.tolist(), request.parameters, request.local, request.scale, request.clip)
     if request.deviation:
         from privopt.measure.mechanisms import gaussian  # accounting comes with it, which other answers do not wait for
 
-        total = gaussian(request.deviation).release(total, 1.0, generator() if rng is None else rng)
+        total, within = gaussian(request.deviation).release(total, 1.0, generator() if rng is None else rng), 0
     return Reply(total, within, len(request.users))

@@ -19,7 +19,7 @@ from privopt import datasets
 from privopt.checkpoint import Checkpoint
 from privopt.datasets import Categorical, Encoding, Ignored, Kind, Numeric, Table, UnknownNumeric
 from privopt.durable import write_atomically
-from privopt.errors import InputError, LedgerError, NodesMissing, PrivoptError
+from privopt.errors import Diverged, InputError, LedgerError, NodesMissing, PrivoptError
 from privopt.federated.answers import Reply, Request
 from privopt.federated.nodes import Nodes, NodesInProcess
 from privopt.federated.training import ModelFacts, check_federation, train_federation
@@ -351,8 +351,12 @@ class ProgressFile:
         write_atomically(self._path, json.dumps(value).encode())
 
 
-def stop(error: PrivoptError, folder: RunFolder) -> None:
-    """Tell whoever waits for the run why it stopped; for good, if something was spent and it would stop like this again."""
-    if not isinstance(error, LedgerError | NodesMissing) and folder.ledger().entries:
+def stop(error: PrivoptError, folder: RunFolder, *, resumed: bool) -> None:
+    """Tell whoever waits for the run why it stopped; for good, if something was spent and it would stop like this again.
+
+    A run that was resumed may have found its file moved or edited: it can go on when that is put right.
+    """
+    final = isinstance(error, Diverged) if resumed else not isinstance(error, LedgerError | NodesMissing)
+    if final and folder.ledger().entries:
         folder.fail(error)
     write_atomically(folder.path / STOPPED, json.dumps({"why": str(error)}).encode())

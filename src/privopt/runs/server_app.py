@@ -9,7 +9,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from privopt.errors import PrivoptError
+from privopt.errors import InputError, PrivoptError
 from privopt.federated.flower_nodes import LOG, FlowerNodes
 from privopt.runs.federation import PROGRESS, ProgressFile, prepare, serve, stop
 from privopt.runs.folder import RunFolder
@@ -26,6 +26,8 @@ def main(grid: Grid, context: Context) -> None:
     if config.get("request"):  # on nodes of their own, a run begins here
         request = FederationRequest.from_json(json.loads(str(config["request"])))
         folder = RunFolder.open(path) if (path / "run.json").is_file() else RunFolder.create(path, request.to_json())
+        if FederationRequest.from_json(folder.asked) != request:
+            raise InputError(f"{path} holds a run that was begun with other settings. Name another folder with --out.")
     else:
         folder = RunFolder.open(path)
         request = FederationRequest.from_json(folder.asked)
@@ -34,6 +36,9 @@ def main(grid: Grid, context: Context) -> None:
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     LOG.addHandler(handler)
     LOG.setLevel(logging.INFO)
+    if folder.finished:
+        LOG.info("the run is finished, and was left as it is")
+        return
     warned: list[str] = []  # by privopt's surveys, which quote no value
 
     def note(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -41,10 +46,11 @@ def main(grid: Grid, context: Context) -> None:
         warned.append(str(message))
 
     warnings.showwarning = note
+    resumed = bool(folder.ledger().entries)
     try:
         prepared = prepare(request)
         nodes = FlowerNodes(grid, request.nodes, plan=prepared.plan, wait=request.wait, timeout=request.timeout)
         serve(folder, prepared, nodes, ProgressFile(path / PROGRESS, nodes, warned))
     except PrivoptError as error:
-        stop(error, folder)
+        stop(error, folder, resumed=resumed)
         raise

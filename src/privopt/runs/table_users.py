@@ -3,9 +3,11 @@
 Little is imported here: Flower starts a process for each message.
 """
 
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from privopt import datasets
-from privopt.datasets import Categorical, Encoding, Numeric, Schema
+from privopt.datasets import Categorical, Encoding, Ignored, Numeric, Schema
 from privopt.datasets.table import suggest_names
 from privopt.errors import InputError, PrivoptWarning
 from privopt.perexample.grads import Vector
@@ -40,21 +42,32 @@ def read_users(path: Path, users: str, target: str, schema: Schema | None) -> tu
     ids = table.frame.pop(users)
     if ids.isna().any():
         raise InputError(f"the column {users!r} has missing values: every row belongs to a user. Leave such rows out.")
-    if len(set(texts := datasets.texts(ids))) > len({_as_number(text) for text in set(texts)}):
-        raise InputError(f"the ids in {users!r} are written in several ways, such as 12 and 12.0: one user would count as two.")
+    texts = _texts_of_ids(ids)
     if not len(table.frame.columns):
         raise InputError(f"{path} has no columns but users and target: there is nothing to learn from.")
     names = tuple(table.frame.columns)
     return replace(table, names=names), texts
 
 
-def _as_number(text: str) -> str | float:
-    """A whole number however it is written, unless with leading zeros, which make another id; else the text."""
-    try:
-        number = float(text)
-    except ValueError:
-        return text
-    return number if number.is_integer() and not text.startswith("0") else text
+def _texts_of_ids(ids: Any) -> Vector:
+    """The ids of rows as text. An id that is written in several ways is refused: one user would count as two."""
+    texts = datasets.texts(ids)
+    written = set(texts)
+    if len(written) > len(set(map(_canonical, written))):
+        raise InputError(
+            f"the ids in {ids.name!r} are written in several ways, such as 12 and 12.0: one user would count as two."
+        )
+    return texts
+
+
+def _canonical(text: str) -> str | Decimal:
+    """An id without the blanks around it; a number however it is written, unless with leading zeros, which make another id.
+
+    >>> _canonical("12.0") == _canonical(" 12"), _canonical("007") == _canonical("7"), _canonical("1_2") == _canonical("12")
+    (True, False, False)
+    """
+    text = text.strip()
+    return Decimal(text) if re.fullmatch(r"[+-]?(0|[1-9]\d*)(\.\d*)?([eE][+-]?\d{1,6})?", text) else text
 
 
 def encode_quietly(encoding: Encoding, frame: Any) -> Any:
@@ -92,7 +105,7 @@ def find_users(plan: Mapping[str, Any], *, part: int, data: str | None) -> Users
 
 def _read_cells(path: Path, plan: Mapping[str, Any]) -> tuple[Any, Vector]:
     """The cells of a node's file as they are written, and whose row each is. What cannot be read ends a run at its start."""
-    columns = [*dict(_columns(plan)), plan["target"], plan["users"]]
+    columns = [*_names(plan), plan["target"], plan["users"]]
     frame = datasets.read(path, None, text=columns).frame
     if frame is None:
         raise InputError(f"{path} has no named columns, so none can say whose row it is. Give a CSV or Parquet file.")
@@ -100,7 +113,16 @@ def _read_cells(path: Path, plan: Mapping[str, Any]) -> tuple[Any, Vector]:
         raise InputError(f"{path} lacks columns that the federation has: {', '.join(map(repr, missing))}.")
     if frame[plan["users"]].isna().any():
         raise InputError(f"the column {plan['users']!r} has missing values: every row belongs to a user. Leave such rows out.")
-    return frame, datasets.texts(frame[plan["users"]])
+    return frame, _texts_of_ids(frame[plan["users"]])
+
+
+def _names(plan: Mapping[str, Any]) -> Sequence[str]:
+    """The columns that a node's file has to have: those of the encoding; before there is one, those that the schema declares."""
+    if "encoding" in plan:
+        return list(dict(_columns(plan)))
+    schema = plan.get("schema")
+    declared = {} if schema is None else Schema.from_json(schema).columns
+    return [name for name, kind in declared.items() if not isinstance(kind, Ignored)]
 
 
 def _columns(plan: Mapping[str, Any]) -> Sequence[tuple[str, Numeric | Categorical]]:
