@@ -1,5 +1,6 @@
 """Ways in which one user could have moved more than its bound, or noise could have been repeated: each is closed."""
 
+import fcntl
 import json
 import tomllib
 import warnings
@@ -229,6 +230,52 @@ def test_the_run_folder_is_never_in_the_folder_that_nodes_are_sent(tmp_path: Pat
     assert CliRunner().invoke(application, command).exit_code == 0
     config = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     assert Path(config["run"]) == tmp_path / "fed-run"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (("--option", "nonsense=1"), "nonsense"),
+        (("--option", "noise=shares", "--option", "clipping=adaptive"), "a bound that is fixed"),
+        (("--task", "regress"), "does not fit --task"),
+        (("--model", "ridge"), "does not fit --task"),
+    ],
+)
+def test_an_app_that_no_federation_could_run_is_not_written(tmp_path: Path, wrong: tuple[str, ...], why: str) -> None:
+    (tmp_path / "schema.json").write_text(
+        json.dumps({"columns": {"x": {"low": 0, "high": 1}}, "target": {"classes": ["a", "b"]}})
+    )
+    command = ["federate", "--app", str(tmp_path / "fed"), "--users", "u", "--target", "y", "--epsilon", "3"]
+    ended = CliRunner().invoke(application, [*command, "--schema", str(tmp_path / "schema.json"), *wrong])
+    assert ended.exit_code == 2
+    assert why in " ".join(ended.output.split())
+    assert not (tmp_path / "fed").exists()
+
+
+def test_an_app_is_not_written_over_another_project(tmp_path: Path) -> None:
+    from privopt.federated.flower_processes import write_app
+
+    write_app(tmp_path / "own", {"run": "a"})
+    write_app(tmp_path / "own", {"run": "b"})
+    (tmp_path / "pyproject.toml").write_text("[project]\n")
+    with pytest.raises(InputError, match="another project"):
+        write_app(tmp_path, {"run": "a"})
+
+
+def test_a_federation_that_is_running_is_not_started_again(tmp_path: Path) -> None:
+    from privopt.federated.flower_processes import LocalFederation
+
+    with (tmp_path / "lock").open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(InputError, match="running already"), LocalFederation(tmp_path, {}, []):
+            pass
+
+
+def test_a_seed_of_nodes_gives_other_noise_for_other_users() -> None:
+    nodes = NodesInProcess([GivenUsers([[0.0, 0, 0], [0.0, 0, 0]])], seed=3)
+    totals = [nodes.ask({0: replace(asked(1), users=np.array(users), deviation=1.0)})[0].total for users in ([0], [1], [0])]
+    assert (totals[0] == totals[2]).all()
+    assert (totals[0] != totals[1]).all()
 
 
 class Server:

@@ -115,16 +115,19 @@ def federate(
     shown(console, folder)
 
 
+MANY_USERS = 1_000_000  # an app is checked for as many: settings that do not fit then never do
+
+
 def _write_app(request: "FederationRequest", app: Path, out: Path | None) -> None:
     import json
 
     from privopt.federated.flower_processes import write_app
-    from privopt.runs.federation import prepare
+    from privopt.runs.federation import check_size, prepare
 
     run = (out or app.with_name(f"{app.name}-run")).absolute()
     if run.is_relative_to(app.absolute()):
         raise InputError(f"--out {run} lies in the app's folder, which Flower sends to every node. Name a folder outside of it.")
-    prepare(request)
+    check_size(prepare(request), max(MANY_USERS, request.settings.cohort or 0))  # what no federation could do
     write_app(app, {"run": str(run), "request": json.dumps(request.to_json())})
 
 

@@ -46,11 +46,11 @@ class Reply:
     def refused(self, request: Request) -> str | None:
         """Why this cannot be the answer to a request; `None` if it can."""
         if self.users != len(request.users):
-            return f"it speaks for {self.users} users, but was asked about {len(request.users)}"
+            return "it speaks for more or fewer users than it was asked about"  # how many those are is secret
         if self.total.shape != request.parameters.shape:
             return f"its sum has the shape {self.total.shape}, but the model has {len(request.parameters)} parameters"
         if not 0 <= self.within <= self.users:
-            return f"it counts {self.within} short vectors among {self.users}"
+            return "it counts more short vectors than it has users, or fewer than none"
         with np.errstate(all="ignore"):
             length = float(np.linalg.norm(self.total))
         if not length <= request.longest:

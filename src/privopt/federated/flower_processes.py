@@ -4,6 +4,7 @@ Everything that they write lies in one folder, which only its owner may read: lo
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 from privopt.errors import InputError, PrivoptError
 
@@ -43,7 +44,10 @@ def write_app(folder: Path, config: Mapping[str, str | int | float]) -> None:
     """Write a Flower app: no code, for that is installed with privopt; its configuration says what is trained."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = [f"{name} = {json.dumps(value)}" for name, value in config.items()]
-    (folder / "pyproject.toml").write_text(APP + "\n".join(lines) + "\n")
+    project = folder / "pyproject.toml"
+    if project.is_file() and not project.read_text(errors="replace").startswith(APP):
+        raise InputError(f"{project} is of another project. Name a folder of the app's own.")
+    project.write_text(APP + "\n".join(lines) + "\n")
 
 
 class LocalFederation:
@@ -57,11 +61,18 @@ class LocalFederation:
         self._processes: list[subprocess.Popen[bytes]] = []  # the link is the first
         self._nodes: dict[int, subprocess.Popen[bytes]] = {}
         self._port = 0
+        self._lock: IO[bytes] | None = None
         self.run = ""
 
     def __enter__(self) -> Self:
-        end_processes(self._folder)
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = (self._folder / "lock").open("wb")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            raise InputError("this federation is running already, in another process. Wait for it, or stop it.") from None
+        end_processes(self._folder)
         try:
             self._start_link()
             for place in range(len(self._node_configs)):
@@ -81,6 +92,8 @@ class LocalFederation:
         for process in self._processes:
             process.wait()
         self._processes.clear()
+        if self._lock is not None:
+            self._lock.close()
 
     def start_node(self, place: int) -> subprocess.Popen[bytes]:
         """Start a SuperNode; again, if it has ended."""

@@ -50,8 +50,9 @@ class NodesInProcess:
     def _rng(self, node: int, request: Request) -> Rng | None:
         if self._seed is None:
             return None
-        asked = hashlib.sha256(f"{self._seed} {node} ".encode() + request.parameters.tobytes()).digest()
-        return generator(int.from_bytes(asked))
+        asked = f"{self._seed} {node} {request.local} {request.clip} {request.deviation} {request.users.tolist()} ".encode()
+        scale = b"" if request.scale is None else request.scale.tobytes()
+        return generator(int.from_bytes(hashlib.sha256(asked + request.parameters.tobytes() + scale).digest()))
 
 
 class FederatedOracle:

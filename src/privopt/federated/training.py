@@ -23,6 +23,7 @@ SHARED = (
     "devices draw their share of the noise, and nobody sees the answer of a single node (a secure aggregation): whoever does "
     "sees it under that node's share of the noise only, and once more for each time that a round was repeated after a kill"
 )
+IN_TIME = "whether a node answers in time does not depend on its users' rows: it reads its file anew in each round"
 APART = "no user has rows on two nodes: nodes do not compare their users, so such a user counts once on each"
 
 
@@ -122,7 +123,7 @@ def train_federation(
             *assumed_public,
         ],
         paid_for=paid_for,
-        assumed=[TRUSTED, *([SHARED] if shared else []), *([] if users_apart or len(nodes.sizes) == 1 else [APART])],
+        assumed=[TRUSTED, IN_TIME, *([SHARED] if shared else []), *([] if users_apart or len(nodes.sizes) == 1 else [APART])],
         settings={
             "method": method.name,
             "rounds": trained.rounds,

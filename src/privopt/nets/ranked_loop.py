@@ -13,6 +13,7 @@ go on after that, nor after a round that a rank left: it is started again from a
 and event are those of the loop in one process; why the sum does not depend on the number of ranks is in `ranked`.
 """
 
+import hashlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -110,8 +111,8 @@ class RankedRound:
 
 
 def _checksum(layout: Layout) -> int:
-    """A number that differs if parameters differ in a bit, and is exact in double precision."""
-    return int(layout.flat().cpu().view(torch.int32).sum(dtype=torch.int64)) % (1 << 48)
+    """48 bits of a hash of all parameters: a number that is exact in double precision."""
+    return int.from_bytes(hashlib.sha256(layout.flat().detach().cpu().numpy().tobytes()).digest()[:6])
 
 
 class RankedPrivate(Private):

@@ -3,7 +3,8 @@
 A user takes a few steps w ← w − η ∇f(w)/A from the parameters θ that everybody is sent, where f is the mean loss of at most
 `batch_size` of the user's rows and A a public scale. The user's vector is θ − w, so that it points where a gradient does: a
 round of one step with η = 1 is a gradient. It depends on one user's rows and on public numbers, so a clip of it bounds what a
-user can do. How long it takes depends on public numbers, too: a user with many rows uses as many as any other.
+user can do. How long it takes depends on public numbers, too, once the rows are in memory: a user with many
+rows uses as many as any other.
 
 Whatever fails for one user is that user's absence, and no other user notices.
 """

@@ -92,7 +92,11 @@ def _prepare_declared(request: FederationRequest) -> Prepared:
     schema = request.schema
     if schema is None or not (schema.classes or schema.target) or not schema.columns:
         raise InputError("without a file, a --schema says all: the columns, and the classes or the range of the target.")
-    return Prepared(request, "classify" if schema.classes else "regress", tuple(schema.classes or ()), dict(schema.columns))
+    task: Task = "classify" if schema.classes else "regress"
+    if request.task not in (None, task) or request.model == ("ridge" if schema.classes else "logistic"):
+        kind = "classes" if schema.classes else "the range of a number"
+        raise InputError(f"the schema declares {kind} for the target, which does not fit --task or --model. Leave them out.")
+    return Prepared(request, task, tuple(schema.classes or ()), dict(schema.columns))
 
 
 def check_size(prepared: Prepared, users: int) -> None:
@@ -112,6 +116,8 @@ def check_size(prepared: Prepared, users: int) -> None:
     facts = ModelFacts(loss_facts(_loss(prepared)), features + 1, dimension, 1.0, side)
     session = Session(budget, users)
     method, problem = check_federation(settings, facts, session, users)
+    if settings.options.get("noise") == "paper":  # which is chosen, so no other noise is looked for
+        session.noise_for(lambda z: method.build(problem, z).planned_event())
     if settings.cohort is not None and settings.cohort < users:
         _check_cohort(method, problem, session, settings.cohort)
 
