@@ -15,6 +15,7 @@ from privopt.measure.measurement import Measurement, Measuring
 from privopt.measure.randomness import Rng
 from privopt.measure.samplers import disjoint_batches
 from privopt.measure.units import Unit, each_row
+from privopt.measure.without_mechanism import unasked
 from privopt.needs import (
     EARLIER_BOUND,
     EVERY_ROUND,
@@ -88,10 +89,10 @@ class every:  # noqa: N801
 
 
 def _protecting(plan: Plan, unit: Unit) -> Plan:
-    """The plan whose measurements ask for vectors of this unit, instead of rows; what is no `Measurement` stays as it is."""
+    """The plan whose measurements ask for vectors of this unit, instead of rows; answers of other kinds stay as they are."""
 
     def changed(one: Measuring) -> Measuring:
-        return one.protecting(unit) if isinstance(one, Measurement) else one
+        return one.protecting(unit) if isinstance(one, Measurement | unasked) else one
 
     match plan:
         case always(measurement=one):
@@ -198,8 +199,8 @@ class Recipe:
         check_oracle(self.needs, replace(offer, dimension=shape[0]))
         for unit in {getattr(one, "unit", each_row()).name for one in self.measurements} - {offer.unit}:
             raise CompositionError(
-                f"the recipe protects {UNITS.get(unit, unit)}, but the oracle has a vector for {UNITS.get(offer.unit, offer.unit)}: "
-                "what is clipped is what is protected."
+                f"the recipe protects {UNITS.get(unit, unit)}, but the oracle has a vector for "
+                f"{UNITS.get(offer.unit, offer.unit)}: what is clipped is what is protected."
             )
         with np.errstate(all="ignore"):
             known, _ = self.side.at(parameters, self.side.start(parameters), 0)

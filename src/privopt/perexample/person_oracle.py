@@ -2,16 +2,16 @@
 
     vₚ = D ⊙ (1/kₚ) Σ residualᵢ ⊗ rowᵢ + s        over the kₚ rows i of person p, for a public diagonal D and a public shift s
 
-A weighted sum of persons is one of rows: Σ wₚ vₚ = D ⊙ Σᵢ (w/k)ₚ₍ᵢ₎ residualᵢ ⊗ rowᵢ + Σ wₚ s, so nothing is formed for it. Norms
-take the products of a person's rows with each other: with uᵢ = rowᵢ/‖rowᵢ‖ and aᵢ = residualᵢ ‖rowᵢ‖/kₚ,
-‖vₚ‖² = Σᵢⱼ ⟨aᵢ, aⱼ⟩⟨uᵢ, uⱼ⟩. The products ⟨uᵢ, uⱼ⟩ do not change in training, so they are found once. With a diagonal, in l1, or if
-the products would take more memory than the rows, the vectors are formed, a few persons at a time.
+A weighted sum of persons is one of rows: Σ wₚ vₚ = D ⊙ Σᵢ (w/k)ₚ₍ᵢ₎ residualᵢ ⊗ rowᵢ + Σ wₚ s, so nothing is formed for it.
+Norms take the products of a person's rows with each other: with uᵢ = rowᵢ/‖rowᵢ‖ and aᵢ = residualᵢ ‖rowᵢ‖/kₚ,
+‖vₚ‖² = Σᵢⱼ ⟨aᵢ, aⱼ⟩⟨uᵢ, uⱼ⟩. The products ⟨uᵢ, uⱼ⟩ do not change in training, so they are found once. With a diagonal, in l1, or
+if the products would take more memory than the rows, the vectors are formed, a few persons at a time.
 
 **Guarantee** A person's vector depends on that person's rows and on public numbers only, and its norm is not understated. Rows
 of a person may cancel, which a sum in floating point shows up to rounding of its largest part. So a millionth of the mean length
-of the person's row gradients is added to the norm (as the side of a right angle; an l1 norm is at least that), which is more than
-rounding hides; weights are then so bounded that the rounding of a sum stays below 10⁻⁹ bounds. A person with a row that is not finite, or with no row at
-all, is absent. A person with one row has that row's vector and norm, bit for bit.
+of the person's row gradients is added to the norm (as the side of a right angle; an l1 norm is at least that), which is more
+than rounding hides; weights are then so bounded that the rounding of a sum stays below 10⁻⁹ bounds. A person with a row that is
+not finite, or with no row at all, is absent. A person with one row has that row's vector and norm.
 """
 
 import math
@@ -23,7 +23,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from privopt.errors import CompositionError
-from privopt.perexample.design import Batch, Design
+from privopt.perexample.design import Design
 from privopt.perexample.grads import PerExampleVectors, Rows, Vector
 from privopt.perexample.linear_oracle import ROUNDING, LinearGrads, LinearOracle, shifted_norms
 from privopt.perexample.losses import Loss
@@ -243,9 +243,9 @@ class PersonOracle:
         """The number of parameters."""
         return self._each.dimension
 
-    def __call__(self, parameters: Vector, persons: Rows) -> PersonGrads:
-        """The vectors of these persons; `None` is all of them."""
-        if self._taken[0] is not persons:  # a round may use the same persons at several points
-            self._taken = persons, _Members(self._people, persons)
+    def __call__(self, parameters: Vector, rows: Rows) -> PersonGrads:
+        """The vectors of these persons (the rows of a round are persons here); `None` is all of them."""
+        if self._taken[0] is not rows:  # a round may use the same persons at several points
+            self._taken = rows, _Members(self._people, rows)
         members = self._taken[1]
         return PersonGrads(self._each(parameters, members.rows), members)

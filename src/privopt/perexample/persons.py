@@ -36,6 +36,11 @@ class Persons:
             raise InputError("all rows have the same id, so there is one person: nobody is hidden among others.")
         return cls(np.concatenate(groups), np.array([len(group) for group in groups]))
 
+    def where(self, usable: Vector) -> "Persons":
+        """The same persons with those of their rows that are usable, if there are any."""
+        stay = usable.take(self.rows)
+        return Persons(self.rows[stay], np.bincount(self.person_of[stay], minlength=self.size))
+
     @property
     def size(self) -> int:
         """The number of persons."""
@@ -69,11 +74,11 @@ def _plain(ids: Any, size: int) -> Vector:
     return found
 
 
-def check_written_alike(ids: Iterable[str], where: str = "the ids") -> None:
+def check_written_alike(ids: Iterable[str], where: str = "the ids", who: str = "person") -> None:
     """Refuse ids that are written in several ways."""
     distinct = set(ids)
     if len(distinct) > len({_as_number(text) for text in distinct}):
-        raise InputError(f"{where} are written in several ways, such as 12 and 12.0: one person would count as two.")
+        raise InputError(f"{where} are written in several ways, such as 12 and 12.0: one {who} would count as two.")
 
 
 def _as_number(text: str) -> str | float:

@@ -313,8 +313,8 @@ def check_budget(budget: Any, ledger: Any) -> None:
         raise InputError(f"ledger is {ledger!r}, but it is a Ledger, such as Ledger(path='ledger.jsonl'), or None.")
     if ledger is not None and ledger.budget is not None and ledger.budget.unit != budget.unit:
         raise CompositionError(
-            f"the ledger's budget is for {UNITS[ledger.budget.unit]}, but this run protects {UNITS[budget.unit]}: what each costs "
-            "does not add up. Use a ledger of the same unit."
+            f"the ledger's budget is for {UNITS[ledger.budget.unit]}, but this run protects {UNITS[budget.unit]}: what each "
+            "costs does not add up. Use a ledger of the same unit."
         )
 
 
