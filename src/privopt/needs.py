@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from privopt.errors import CompositionError
-from privopt.privacy.budget import UnitName
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Offer:
     counts: bool = True  # of vectors within a bound
     lipschitz: float = math.inf  # of every example that there could be
     smoothness: float = math.inf
-    unit: UnitName = "example"  # whose vectors they are
+    unit: str = "example"  # whose vectors they are: the name of a unit
 
     @classmethod
     def of(cls, oracle: Any) -> "Offer":

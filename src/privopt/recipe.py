@@ -197,10 +197,11 @@ class Recipe:
                 + ("." if offer.dimension is None else f", of the {offer.dimension} parameters of the oracle.")
             )
         check_oracle(self.needs, replace(offer, dimension=shape[0]))
+        words = {str(name): meaning for name, meaning in UNITS.items()}
         for unit in {getattr(one, "unit", each_row()).name for one in self.measurements} - {offer.unit}:
             raise CompositionError(
-                f"the recipe protects {UNITS.get(unit, unit)}, but the oracle has a vector for "
-                f"{UNITS.get(offer.unit, offer.unit)}: what is clipped is what is protected."
+                f"the recipe protects {words.get(unit, unit)}, but the oracle has a vector for "
+                f"{words.get(offer.unit, offer.unit)}: what is clipped is what is protected."
             )
         with np.errstate(all="ignore"):
             known, _ = self.side.at(parameters, self.side.start(parameters), 0)

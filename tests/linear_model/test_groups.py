@@ -13,6 +13,7 @@ from privopt.linear_model import HuberRegressor, LogisticRegression, Ridge
 from privopt.measure import surveys
 from privopt.measure.mechanisms import gaussian
 from privopt.methods import METHODS
+from privopt.perexample.person_oracle import PersonOracle
 from privopt.perexample.persons import Persons
 from privopt.privacy.budget import Budget, default_delta
 from privopt.privacy.ledger import Ledger
@@ -49,11 +50,10 @@ def test_several_classes_and_regressions_of_persons() -> None:
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_every_method_that_measures_vectors_protects_persons(name: str) -> None:
-    needs = PUBLIC if METHODS[name].uses_public else {}
-    batch = {"batch_size": 300} if name == "sagd-minibatch" else {}
-    estimator = LogisticRegression(
-        2.0, method=name, rounds=None if name == "bassily-sgd" else 5, random_state=0, **needs, **batch
-    )
+    given: dict[str, Any] = {"rounds": None if name == "bassily-sgd" else 5}
+    given |= PUBLIC if METHODS[name].uses_public else {}
+    given |= {"batch_size": 300} if name == "sagd-minibatch" else {}
+    estimator = LogisticRegression(2.0, method=name, random_state=0, **given)
     estimator.fit(X[:1500], Y[:1500], groups=IDS[:1500])
     assert estimator.privacy_.statement.budget.unit == "person"
     assert estimator.privacy_.statement.epsilon <= 2.0
@@ -108,13 +108,16 @@ def test_rows_of_a_class_that_is_not_declared_are_left_out_and_persons_stay() ->
 
 
 def test_at_most_so_many_rows_of_a_person_count() -> None:
-    """A person with two classes of rows, of which one stays: the sum is that of one row."""
-    seen = []
-    with mock.patch("privopt.training.linear.PersonOracle", side_effect=lambda *given: seen.append(given[3]) or given[3]):
-        for most, largest in ((None, 4), (2, 2), (1, 1)):
-            with pytest.raises(AttributeError):  # what stands in for the oracle is none
-                LogisticRegression(3.0, random_state=0).fit(X, Y, groups=IDS, rows_per_person=most)
-            assert seen[-1].counts.max() == largest
+    seen: list[Persons] = []
+
+    def noted(design: Any, targets: Any, loss: Any, persons: Persons) -> PersonOracle:
+        seen.append(persons)
+        return PersonOracle(design, targets, loss, persons)
+
+    for most, largest in ((None, 4), (2, 2), (1, 1)):
+        with mock.patch("privopt.training.linear.PersonOracle", noted):
+            LogisticRegression(3.0, rounds=2, random_state=0).fit(X, Y, groups=IDS, rows_per_person=most)
+        assert seen[-1].counts.max() == largest
 
 
 def test_ids_may_be_text_numbers_or_a_column_of_pandas() -> None:
