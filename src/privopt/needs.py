@@ -37,7 +37,7 @@ EVERY_ROUND = Need("every round for one measurement", "Its first round pays for 
 class Offer:
     """What an oracle offers beside vectors. What it does not mention it does not offer."""
 
-    size: int  # examples
+    size: int  # units: examples, persons, or users
     dimension: int | None = None  # parameters; None: as many as the start has
     layers: tuple[str, ...] = ("",)  # names; a model without named layers is one layer
     losses: bool = False
@@ -46,16 +46,19 @@ class Offer:
     counts: bool = True  # of vectors within a bound
     lipschitz: float = math.inf  # of every example that there could be
     smoothness: float = math.inf
+    unit: str = "example"  # whose vectors they are: the name of a unit
 
     @classmethod
     def of(cls, oracle: Any) -> "Offer":
         """By the oracle's attributes; no example is read."""
         given = {
             name: getattr(oracle, name)
-            for name in ("dimension", "layers", "lipschitz", "smoothness", "counts")
+            for name in ("dimension", "layers", "lipschitz", "smoothness", "counts", "unit")
             if hasattr(oracle, name)
         }
         federated = hasattr(oracle, "changes")
+        if federated:
+            given["unit"] = "user"
         return cls(oracle.size, losses=hasattr(oracle, "losses"), gradients=not federated, changes=federated, **given)
 
 

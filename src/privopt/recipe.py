@@ -14,6 +14,8 @@ from privopt.errors import CompositionError
 from privopt.measure.measurement import Measurement, Measuring
 from privopt.measure.randomness import Rng
 from privopt.measure.samplers import disjoint_batches
+from privopt.measure.units import Unit, each_row
+from privopt.measure.without_mechanism import unasked
 from privopt.needs import (
     EARLIER_BOUND,
     EVERY_ROUND,
@@ -30,6 +32,7 @@ from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import ReleaseRule, last, random_round
 from privopt.postprocess.side_information import SideInformation, nothing
 from privopt.postprocess.updates import UpdateRule
+from privopt.privacy.budget import UNITS
 from privopt.privacy.events import DpEvent, compose
 
 Plan = Callable[[int], Measuring]  # round → what is measured in it
@@ -83,6 +86,28 @@ class every:  # noqa: N801
 
     def __call__(self, round_: int) -> Measuring:
         return self.otherwise if round_ % self.period else self.anchor
+
+
+def _protecting(plan: Plan, unit: Unit) -> Plan:
+    """The plan whose measurements ask for vectors of this unit, instead of rows; answers of other kinds stay as they are."""
+
+    def changed(one: Measuring) -> Measuring:
+        return one.protecting(unit) if isinstance(one, Measurement | unasked) else one
+
+    match plan:
+        case always(measurement=one):
+            return always(changed(one))
+        case after(rounds=rounds, measurement=one, before=other):
+            return after(rounds, changed(one), before=changed(other))
+        case every(period=period, anchor=one, otherwise=other):
+            return every(period, changed(one), otherwise=changed(other))
+    found: dict[int, tuple[Measuring, Measuring]] = {}  # holds the keys' objects: another could not take one's place
+
+    def of_round(round_: int) -> Measuring:
+        one = plan(round_)
+        return found.setdefault(id(one), (one, changed(one)))[1]
+
+    return of_round
 
 
 def first(anchor: Measuring, *, then: Measuring) -> every:
@@ -172,6 +197,12 @@ class Recipe:
                 + ("." if offer.dimension is None else f", of the {offer.dimension} parameters of the oracle.")
             )
         check_oracle(self.needs, replace(offer, dimension=shape[0]))
+        words = {str(name): meaning for name, meaning in UNITS.items()}
+        for unit in {getattr(one, "unit", each_row()).name for one in self.measurements} - {offer.unit}:
+            raise CompositionError(
+                f"the recipe protects {words.get(unit, unit)}, but the oracle has a vector for "
+                f"{words.get(offer.unit, offer.unit)}: what is clipped is what is protected."
+            )
         with np.errstate(all="ignore"):
             known, _ = self.side.at(parameters, self.side.start(parameters), 0)
         for name, value in known._asdict().items():
@@ -199,6 +230,14 @@ class Recipe:
     def planned_event(self, rounds: int | None = None) -> DpEvent:
         """What the whole run will cost, or its first rounds."""
         return compose(self.events(rounds))
+
+    def protecting(self, unit: Unit) -> "Recipe":
+        """The same algorithm for an oracle that has a vector for each unit of this kind, instead of one for each row.
+
+        **Guarantee** Of each `Measurement`, for such a unit. An answer of another kind goes on protecting each row, so it is
+        refused with such an oracle.
+        """
+        return self if unit == each_row() else replace(self, measurement=_protecting(self.measurement, unit))
 
     def stop(self, rng: Rng) -> int:
         """After how many rounds this run will stop: a draw, if the release rule stops at a random round; else all of them."""

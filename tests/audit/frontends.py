@@ -71,15 +71,29 @@ def table(canary: float, *, columns: int = 2, others: bool = True) -> Table:
     return X, y
 
 
+def people(canary: float) -> tuple[Vector, Vector, Vector]:
+    """Eight persons: the first is the canary, with three rows, the others have one or two. Rows, targets and ids."""
+    X, y = table(canary)
+    ids = np.repeat(np.arange(ROWS), [3, 1, 2, 1, 2, 1, 1, 1])
+    return X[ids], y[ids], ids
+
+
 def linear(
-    method: str, present: Table, absent: Table, budget: Budget, *, estimator: Callable[..., Any] = Ridge, **given: Any
+    method: str,
+    present: Table,
+    absent: Table,
+    budget: Budget,
+    *,
+    estimator: Callable[..., Any] = Ridge,
+    groups: Any = None,
+    **given: Any,
 ) -> Captured:
-    """What an estimator hands to the loop."""
+    """What an estimator hands to the loop; `groups` are ids of persons."""
     settings = {"bounds": 1.0, "target_bounds": (-1, 1), "fit_intercept": False, "random_state": 0} | given
     model = estimator(budget.epsilon, delta=budget.delta, neighbours=budget.neighbours, method=method, **settings)
     with _watching(training) as started:
         for X, y in (present, absent):
-            model.fit(X, y)
+            model.fit(X, y, groups=groups)
     return _captured(started, model.privacy_.statement)
 
 

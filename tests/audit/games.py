@@ -28,7 +28,7 @@ from privopt.privacy.events import DpEvent
 from privopt.recipe import Recipe, always
 from tests.audit import federations, surveys
 from tests.audit.auditing import Game
-from tests.audit.frontends import ROWS, Captured, linear, network, table
+from tests.audit.frontends import ROWS, Captured, linear, network, people, table
 from tests.audit.transcripts import Start, describe_first_round, first_rounds, log_ratio, replays
 from tests.laws.table import FEDERATED_METHODS, ROW_METHODS
 
@@ -125,6 +125,13 @@ def _line_search() -> Game:
     return _game(linear("dp-agd", sides[0], sides[1], BUDGET, rounds=1, clip_bound=0.1, options=options), "line search")
 
 
+def _persons(method: str, rounds: int, **given: Any) -> Game:
+    """A canary that is a person with three rows."""
+    (*present, ids), (*absent, _) = people(1.0), people(0.0)
+    captured = linear(method, tuple(present), tuple(absent), BUDGET, groups=ids, rounds=rounds, **given)  # type: ignore[arg-type]
+    return _game(captured, f"persons {method}", alone=rounds == 1, tight=rounds == 1)
+
+
 def _linear_games() -> dict[str, Entry]:
     several = [name for name in PRIVATE if name != "output-perturbation"]  # which has one round
     pure = [name for name in PRIVATE if METHODS[name].pure]
@@ -133,6 +140,8 @@ def _linear_games() -> dict[str, Entry]:
         | {f"{name}, {ROUNDS} rounds": Entry(partial(_several_rounds, name), SOME) for name in several}
         | {f"{name}, δ = 0": Entry(partial(_pure, name), 3 * SOME if name in LOOSE else MANY // 3) for name in pure}
         | {f"{name}, Poisson": Entry(partial(_sampled, name), 2 * SOME) for name in ("dp-sgd", "dp-srm")}
+        | {f"persons, {name}, one round": Entry(partial(_persons, name, 1), MANY) for name in ("dp-gd", "sagd-lap")}
+        | {f"persons, {name}, {ROUNDS} rounds": Entry(partial(_persons, name, ROUNDS), SOME) for name in ("dp-adam", "dp-srm")}
         | {"dp-gd, replace-one": Entry(_replaced, MANY), "dp-agd, losses too": Entry(_line_search, 2 * SOME)}
     )
 

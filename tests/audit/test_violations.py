@@ -11,6 +11,7 @@ from privopt.measure import clips, surveys
 from privopt.measure.mechanisms import gamma_norm, gaussian, gaussian_pool, laplace, noisy_min
 from privopt.measure.samplers import disjoint_batches, poisson
 from privopt.perexample.linear_oracle import LinearGrads
+from privopt.perexample.person_oracle import PersonGrads
 from tests.audit.auditing import Game, audit
 from tests.audit.frontends import linear, table
 from tests.audit.games import BUDGET, GAMES
@@ -41,6 +42,11 @@ def _short_norms(patch: pytest.MonkeyPatch) -> None:
     """A canary of twice the bound."""
     honest = LinearGrads.norms
     patch.setattr(LinearGrads, "norms", lambda self, order: honest(self, order) / 2)
+
+
+def _each_row(patch: pytest.MonkeyPatch) -> None:
+    """Rows that are clipped one by one, where a person is promised protection."""
+    patch.setattr(PersonGrads, "clipped_sum", lambda self, clip, weight=1.0, out=None: self._each.clipped_sum(clip, weight, out))
 
 
 def _everybody(sampler: type[Any]) -> Break:
@@ -84,6 +90,8 @@ VIOLATIONS: dict[str, tuple[Break, str, int]] = {  # how the code is broken, whi
     "no clip": (_no_clip, "dp-gd, 3 rounds", 600),
     "no clip of differences": (_no_clip, "dp-srm, 3 rounds", 600),
     "a canary of twice the bound": (_short_norms, "dp-gd, one round", 6000),
+    "rows are clipped, not persons": (_each_row, "persons, dp-gd, one round", 6000),
+    "rows are clipped, not persons, in rounds": (_each_row, "persons, dp-adam, 3 rounds", 2400),
     "everybody is in a Poisson batch": (_everybody(poisson), "dp-sgd, Poisson", 2400),
     "everybody is in a disjoint batch": (_everybody(disjoint_batches), "sagd-minibatch, δ = 0", 3600),
     "each answer takes the whole pool": (_whole_pool, "gaussian_pool", 6000),

@@ -24,6 +24,13 @@ def train(
         typer.Argument(help="CSV, Parquet, LIBSVM/svmlight or .npz (X and y, or a CSR matrix and y).", show_default=False),
     ] = None,
     target: Annotated[str | None, typer.Option(help="The column to predict. LIBSVM and npz files say it themselves.")] = None,
+    person: Annotated[
+        str | None,
+        typer.Option(help="The column that says whose row it is: protects people, with all their rows. It is never a feature."),
+    ] = None,
+    rows_per_person: Annotated[
+        int | None, typer.Option(help="Rows of a person that count, drawn at random. Default: at most 32.")
+    ] = None,
     epsilon: Annotated[
         float | None, typer.Option(help="The privacy budget for everything this command learns: 1 is strong, 3 common, 10 weak.")
     ] = None,
@@ -133,6 +140,8 @@ def train(
         public=public,
         seed=seed,
         processes=nproc,
+        person=person,
+        rows_per_person=rows_per_person,
     )
     if nproc is not None and not request.hidden:
         raise InputError("--nproc is for networks, such as --model mlp:128,128: a linear model trains in one process.")

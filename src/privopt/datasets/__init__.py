@@ -17,6 +17,7 @@ from privopt.datasets.schema import (
     kinds,
     listed_values,
     load,
+    looks_like_identifier,
 )
 from privopt.datasets.table import MISSING, Table, as_written, codes, numbers, target_numbers, texts
 
@@ -36,6 +37,7 @@ __all__ = [
     "kinds",
     "listed_values",
     "load",
+    "looks_like_identifier",
     "numbers",
     "read",
     "target_numbers",

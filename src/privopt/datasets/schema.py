@@ -10,6 +10,7 @@ A schema is a JSON file. Columns that it does not mention are unknown, and estim
 It must not be derived from the private data: a range from their minimum to their maximum reveals both.
 """
 
+import re
 import reprlib
 import sys
 from collections import Counter
@@ -153,6 +154,21 @@ def listed_values(schema: Schema | None, target: str | None) -> dict[str, tuple[
         return {}
     listed = {name: kind.values for name, kind in schema.columns.items() if isinstance(kind, Categorical)}
     return listed | ({target: schema.classes} if target is not None and schema.classes else {})
+
+
+_IDS = ("id", "ids", "uid", "uuid", "guid", "identifier", "nbr", "mrn", "ssn", "nino", "passport", "iban")
+_CONTACTS = ("email", "mail", "phone", "mobile", "fax", "username", "login")
+IDENTIFIERS = frozenset((*_IDS, *_CONTACTS))  # words of the names of columns
+
+
+def looks_like_identifier(name: str) -> bool:
+    """Whether a column holds identifiers of people or things, by the words of its name.
+
+    >>> [looks_like_identifier(name) for name in ("patient_nbr", "patientId", "E-Mail", "width", "idle")]
+    [True, True, True, False, False]
+    """
+    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)
+    return any(word.casefold() in IDENTIFIERS for word in words)
 
 
 def kinds(frame: "pd.DataFrame", schema: Schema | None = None) -> dict[str, Kind]:

@@ -12,13 +12,14 @@ from privopt.errors import InputError, warn
 from privopt.methods import Method
 from privopt.perexample.grads import Vector
 from privopt.perexample.losses import Loss
+from privopt.perexample.persons import Persons
 from privopt.privacy.accountants import Accountant
 from privopt.privacy.budget import Budget, Neighbours, default_delta
 from privopt.privacy.ledger import Ledger
 from privopt.privacy.statement import Privacy
 from privopt.progress import Round, watching
 from privopt.training.linear import Trained, too_noisy, train_linear
-from privopt.training.scaling import PublicTable, TrainingRows
+from privopt.training.scaling import PublicTable, TrainingRows, draw_rows_of_persons
 from privopt.training.session import Session
 from privopt.training.settings import Bounds, Penalty, Settings
 
@@ -68,23 +69,27 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         self.random_state = random_state
 
     def _train(
-        self, X: Any, targets: Vector, loss: Callable[[float], Loss], *, regression: bool, assumed_public: list[str]
+        self,
+        X: Any,
+        targets: Vector,
+        loss: Callable[[float], Loss],
+        *,
+        regression: bool,
+        assumed_public: list[str],
+        groups: Any,
+        rows_per_person: int | None,
     ) -> Trained:
-        size, columns = X.shape
-        budget = Budget(self.epsilon, default_delta(size) if self.delta is None else self.delta, self.neighbours)
+        columns, persons = X.shape[1], None if groups is None else Persons.of(groups, X.shape[0])
+        if persons is None and rows_per_person is not None:
+            raise InputError("rows_per_person is for persons: say whose row each is, with groups=ids.")
+        size: int = X.shape[0] if persons is None else persons.size
+        delta = default_delta(size) if self.delta is None else self.delta
+        budget = Budget(self.epsilon, delta, self.neighbours, unit="example" if persons is None else "person")
         outputs = loss(1.0).outputs
         if reason := too_noisy(size, outputs * (columns + bool(self.fit_intercept)), budget):
             warn(reason)
         settings = self._settings()
-        rows = TrainingRows(
-            X,
-            targets,
-            regression,
-            bounds=settings.bounds,
-            target_bounds=settings.target_bounds,
-            public=self._public_table(),
-            assumed_public=assumed_public,
-        )
+        public = self._public_table()
         with watching(observer=self.observer) as observers:
             session = Session(
                 budget,
@@ -94,6 +99,16 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
                 accountant=self.accountant,
                 observer=observers,
                 surveys=True,
+            )
+            rows = TrainingRows(
+                X,
+                targets,
+                regression,
+                bounds=settings.bounds,
+                target_bounds=settings.target_bounds,
+                public=public,
+                persons=None if persons is None else draw_rows_of_persons(persons, rows_per_person, session),
+                assumed_public=assumed_public,
             )
             trained = train_linear(rows, loss, settings, session)
         self.n_iter_ = trained.rounds

@@ -30,7 +30,8 @@ class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[m
     **Guarantee** The coefficients are (ε, δ)-DP for one example's contribution added or removed, or one example replaced, n being
     public. Query: the sum of per-example gradients, each clipped to l2 norm `clip_bound`; Gaussian noise; full batches unless
     `batch_size` asks for Poisson ones. Scales that `bounds` does not declare are estimated privately within the same budget. The
-    class labels are taken as public: those of `classes`, or those that occur in y.
+    class labels are taken as public: those of `classes`, or those that occur in y. `fit(X, y, groups=ids)` says "person" in the
+    place of "example": the mean gradient of a person's rows is clipped, persons are drawn, and n is the number of persons.
 
     Parameters
     ----------
@@ -96,8 +97,12 @@ class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[m
         )
         self.classes = classes
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Train on the rows of X and their classes y."""
+    def fit(self, X: Any, y: Any, groups: Any = None, *, rows_per_person: int | None = None) -> Self:
+        """Train on the rows of X and their classes y.
+
+        `groups` says whose row each is, by an id: then the guarantee is for one person, with all rows, of which at most
+        `rows_per_person` count (32 unless given), drawn at random.
+        """
         X, y = self._validated(X, _labels(y))
         declared = self.classes is not None
         if not declared:
@@ -109,7 +114,15 @@ class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[m
         column = {label: float(place) for place, label in enumerate(self.classes_.tolist())}
         targets = np.array([column.get(label, np.nan) for label in found.tolist()])[places]
         public = describe_classes(self.classes_.tolist(), declared=declared)
-        trained = self._train(X, targets, self._loss, regression=False, assumed_public=[public])
+        trained = self._train(
+            X,
+            targets,
+            self._loss,
+            regression=False,
+            assumed_public=[public],
+            groups=groups,
+            rows_per_person=rows_per_person,
+        )
         self.coef_, self.intercept_ = trained.slopes, trained.intercepts
         return self
 

@@ -67,12 +67,14 @@ class _Regressor(RegressorMixin, PrivateLinearModel, ABC):  # type: ignore[misc]
         )
         self.target_bounds = target_bounds
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Train on the rows of X and their targets y."""
+    def fit(self, X: Any, y: Any, groups: Any = None, *, rows_per_person: int | None = None) -> Self:
+        """Train on the rows of X and their targets y. `groups` are ids of persons, as for `LogisticRegression`."""
         X, y = self._validated(X, y)
         with no_values_in_errors(y, "y"):
             y = np.asarray(y, dtype=X.dtype)
-        trained = self._train(X, y, self._loss, regression=True, assumed_public=[])
+        trained = self._train(
+            X, y, self._loss, regression=True, assumed_public=[], groups=groups, rows_per_person=rows_per_person
+        )
         self.coef_, self.intercept_ = trained.slopes[0], float(trained.intercepts[0])
         return self
 

@@ -5,7 +5,7 @@ An open round is a measurement whose batch is processed in pieces, for a trainin
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -17,7 +17,7 @@ from privopt.measure.mechanisms import Independent, Mechanism, gaussian
 from privopt.measure.queries import Term
 from privopt.measure.randomness import Rng, Sum
 from privopt.measure.samplers import Sampler, full_batch
-from privopt.measure.units import Unit, each_row, each_user
+from privopt.measure.units import Unit, each_person, each_row, each_user
 from privopt.needs import EVERY_ROUND, USER_CHANGES, Needs, needs_of
 from privopt.perexample.grads import Array, Oracle, PerExampleGrads, Rows
 from privopt.privacy.budget import UNITS
@@ -57,6 +57,9 @@ class Measurement:
     **Guarantee** One example moves Σ over terms of weight × clipped sum by at most Σ |weight| × bound; the mechanism's noise is
     relative to that; the sampler amplifies its event. The divisor is the sampler's expected size, a public constant.
 
+    The same queries ask for the vectors of persons if that is the unit, of an oracle that has one for each person. A recipe is
+    run on an oracle of its own unit only: `Recipe.check`.
+
     >>> from privopt.measure.clips import l1, l2
     >>> from privopt.measure.mechanisms import gaussian, laplace
     >>> from privopt.measure.queries import gradient
@@ -84,7 +87,7 @@ class Measurement:
                     f"{kind} hides an l{self.mechanism.order} change, but the clip bounds l{term.clip.order}. Use {fit}."
                 )
             unit: Unit = getattr(term.query, "unit", each_row())
-            if unit != self.unit:
+            if unit != self.unit and (unit, self.unit) != (each_row(), each_person()):
                 raise CompositionError(
                     f"{type(term.query).__name__} gives a vector for {UNITS[unit.name]}, but the unit of the "
                     f"measurement is {self.unit}: what is clipped is what is protected. Use unit={unit}."
@@ -98,6 +101,10 @@ class Measurement:
                 f"the noise of {type(self.mechanism).__name__} is correlated across rounds, so it hides the same change of every "
                 "row in each of them. Use full_batch() and a clip with a finite bound, or noise that is independent (gaussian)."
             )
+
+    def protecting(self, unit: Unit) -> "Measurement":
+        """The same measurement of an oracle that has a vector for each unit of this kind, instead of one for each row."""
+        return replace(self, unit=unit) if self.unit == each_row() else self
 
     @property
     def needs(self) -> Needs:

@@ -15,6 +15,7 @@ from privopt.errors import CompositionError
 from privopt.measure.randomness import KEY_BITS, Rng, from_key
 from privopt.needs import Needs, Offer, OracleNeed
 from privopt.perexample.grads import Rows, Vector
+from privopt.perexample.persons import Persons
 from privopt.privacy.events import DpEvent, NoOpDpEvent, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent
 
 
@@ -159,3 +160,26 @@ def _parts(batches: int, key: int, size: int) -> tuple[Vector, ...]:
     """The rows of each part."""
     part = from_key(key).integers(batches, size=size)
     return tuple(np.split(np.argsort(part, kind="stable"), np.cumsum(np.bincount(part, minlength=batches))[:-1]))
+
+
+# ---------------------------------------------------------------- the rows of persons
+
+
+def draw_rows(persons: Persons, most: int, rng: Rng) -> Persons:
+    """At most `most` rows of each person, drawn uniformly, once; fewer rows stay all.
+
+    **Guarantee** Each row has a number of its own, drawn independently, and a person's rows with the smallest numbers stay. So
+    which rows of a person stay depends on that person's rows alone, and what holds for every draw holds for the mixture. How
+    many numbers are drawn is the number of rows, which is public.
+
+    >>> from privopt.measure.randomness import generator
+    >>> draw_rows(Persons.of(["a", "b", "a", "a"], 4), 2, generator(0)).counts.tolist()
+    [2, 1]
+    """
+    if most < 1:
+        raise CompositionError(f"{most} rows of a person would stay, but at least one does.")
+    numbers = rng.integers(2**63, size=len(persons.rows))
+    order = np.lexsort((numbers, persons.person_of))
+    rank = np.arange(len(order)) - persons.starts.take(persons.person_of)
+    stay = np.sort(order[rank < most])  # rows of a person stand together, in the order in which they stood
+    return Persons(persons.rows[stay], np.minimum(persons.counts, most))

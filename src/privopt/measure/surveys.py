@@ -2,7 +2,8 @@
 
 A model needs to know roughly how large its columns and rows are, and which categories there are. Where the user has not
 declared that publicly, it is measured once, with noise, and paid for like everything else. Each survey is one measurement:
-every example casts one vote per column, so one example moves the votes by √columns in l2.
+every example casts one vote per column, so one example moves the votes by √columns in l2. Whoever protects persons gives one row
+of each person, and what is said here of an example holds for a person.
 """
 
 import math

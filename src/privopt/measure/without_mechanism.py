@@ -4,7 +4,7 @@ The event of an answer without privacy is NonPrivate, so ε is infinite: a recip
 with a budget refuses it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from array_api_compat import array_namespace
@@ -13,6 +13,7 @@ from privopt.measure.measurement import Carry, Measurement, Noisy
 from privopt.measure.queries import Query, gradient
 from privopt.measure.randomness import Rng
 from privopt.measure.samplers import Sampler
+from privopt.measure.units import Unit, each_row
 from privopt.needs import SCALE, Needs, needs_of
 from privopt.perexample.grads import Array, Oracle
 from privopt.privacy.events import DpEvent, NonPrivateDpEvent, NoOpDpEvent
@@ -22,6 +23,12 @@ from privopt.state import PublicState
 @dataclass(frozen=True)
 class unasked:  # noqa: N801  # a constructor that reads as a phrase
     """The answer 0. **Guarantee** The oracle is not called, so the event is none."""
+
+    unit: Unit = field(default=each_row(), repr=False)  # any: nobody is asked
+
+    def protecting(self, unit: Unit) -> "unasked":
+        """Nothing is asked of units of this kind, either."""
+        return unasked(unit)
 
     def event(self, round_: int) -> DpEvent:
         return NoOpDpEvent()

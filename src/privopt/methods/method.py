@@ -13,6 +13,7 @@ from typing import Any
 
 from privopt.errors import CompositionError, InputError
 from privopt.measure.samplers import disjoint_batches, fixed_size, full_batch, poisson
+from privopt.measure.units import each_person
 from privopt.methods.problem import LossFacts, ModelKind, Problem
 from privopt.methods.rules import Arguments
 from privopt.recipe import Recipe
@@ -151,7 +152,7 @@ class Method:
 
     def build(self, problem: Problem, noise_multiplier: float) -> Recipe:
         """The recipe for this problem, with this noise."""
-        return self.recipe(**self.arguments(problem, noise_multiplier))
+        return self.recipe(**self.arguments(problem, noise_multiplier)).protecting(problem.unit)
 
     def settings(self, problem: Problem, noise_multiplier: float) -> dict[str, Any]:
         """What a statement shows of the arguments."""
@@ -212,6 +213,7 @@ def no_guarantee(method: str) -> str:
 def describe_batch(recipe: Recipe, problem: Problem) -> str:
     """How the recipe samples, in words."""
     noun = {"linear": "rows", "network": "examples", "federated": "users"}[problem.model]
+    noun = "persons" if problem.unit == each_person() else noun
     samplers = [getattr(one, "sampler", full_batch()) for one in recipe.measurements]
     match samplers[-1]:
         case poisson(sampling_probability=probability):

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from privopt.measure.clips import Clip
 from privopt.measure.samplers import Sampler, full_batch, poisson
+from privopt.measure.units import Unit, each_row
 from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.side_information import PublicGradient
 from privopt.postprocess.updates import Schedule
@@ -91,7 +92,7 @@ class Problem:
     model: ModelKind
     chosen: Choices
     loss: LossFacts
-    size: int  # examples; users of a federation
+    size: int  # examples; persons, if those are the unit; users of a federation
     width: int  # directions that matter: coefficients per output with the intercept; for a network inputs + 1
     dimension: int  # all parameters
     row_norm: float  # the length of a typical gradient of a score: of a row with its intercept, for a linear model
@@ -101,6 +102,7 @@ class Problem:
     regularizer: Regularizer | None = None
     ridge: float = 0.0  # the strength of a ridge on every parameter; 0 if there is none, or another regulariser
     side: SideFacts | None = None
+    unit: Unit = field(default=each_row())  # whose rows are clipped together; a federation's are its users' anyway
     key: int = field(default=0, repr=False)  # secret, and no value of the data either: disjoint batches are drawn by it
 
     @property

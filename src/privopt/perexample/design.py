@@ -166,6 +166,10 @@ class Design:
         """A framed copy of a few rows that are multiplied many times."""
         return self._matrix.framed(rows, self.frame.centre, self.frame.scale, self.frame.intercept)
 
+    def framed_values(self, rows: Vector) -> Vector | sp.csr_array:
+        """A framed copy of a few rows, as an array or as a CSR array. A row that is not finite is as if it were 0."""
+        return self._matrix.framed_values(rows, self.frame.centre, self.frame.scale, self.frame.intercept)
+
 
 def _same(one: Vector, other: Vector) -> bool:
     """Whether two vectors are equal. The last element, of the intercept, is compared first: it changes most often."""

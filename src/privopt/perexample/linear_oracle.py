@@ -26,8 +26,8 @@ class LinearGrads(PerExampleVectors):
     """gᵢ = D ⊙ (residualᵢ ⊗ rowᵢ) + s, kept as its factors."""
 
     def __init__(self, residuals: Vector, batch: Batch, *, diagonal: Vector | None = None, shift: Vector | None = None) -> None:
-        self._residuals, self._batch = residuals, batch
-        self._diagonal, self._shift = diagonal, shift
+        self.residuals, self._batch = residuals, batch
+        self.diagonal, self._shift = diagonal, shift
 
     def norms(self, order: int) -> Vector:
         own = self._own_norms(order)
@@ -35,60 +35,72 @@ class LinearGrads(PerExampleVectors):
             return own
         if order == 1:
             raise CompositionError("l1 norms of shifted gradients have no closed form: clip them in l2.")
-        size = np.linalg.norm(self._shift)
-        inner = self._shift if self._diagonal is None else self._shift * self._diagonal
-        products = self._batch.scores(self._shaped(inner)) * self._residuals
-        dots = products if products.ndim == 1 else products.sum(axis=1)
-        squares = own**2 + 2 * dots + size**2
-        return np.sqrt(np.maximum(squares, 0.0) + ROUNDING * (own + size) ** 2)
+        return shifted_norms(own, self.dots(self._shift), self._shift)
+
+    def row_norms(self, order: int) -> Vector:
+        """The norm of each row."""
+        return self._batch.norms(order)
+
+    def dots(self, vector: Vector) -> Vector:
+        """⟨D ⊙ (residualᵢ ⊗ rowᵢ), vector⟩."""
+        inner = vector if self.diagonal is None else vector * self.diagonal
+        products = self._batch.scores(self._shaped(inner)) * self.residuals
+        return products if products.ndim == 1 else products.sum(axis=1)
 
     def weighted_sum(self, weights: Vector) -> Vector:
-        weighted = (self._residuals.T * weights).T
+        weighted = (self.residuals.T * weights).T
         if not math.isfinite(np.vdot(weighted, weighted)):  # an example of weight 0 is absent, whatever its residual
             weighted[weights == 0] = 0.0
         total = self._batch.weighted_sum(weighted).ravel()
-        if self._diagonal is not None:
-            total = total * self._diagonal
+        if self.diagonal is not None:
+            total = total * self.diagonal
         return total if self._shift is None else total + weights.sum() * self._shift
 
     def minus(self, other: "LinearGrads", weight: float = 1.0) -> "LinearGrads":
         """gᵢ − weight · g′ᵢ for the same rows at another point."""
-        if self._batch is not other._batch or self._diagonal is not other._diagonal:
+        if self._batch is not other._batch or self.diagonal is not other.diagonal:
             raise CompositionError("a difference needs the same rows in the same scale at both points.")
-        residuals = self._residuals - (other._residuals if weight == 1 else weight * other._residuals)
+        residuals = self.residuals - (other.residuals if weight == 1 else weight * other.residuals)
         shift = self._shift
         if other._shift is not None:
             shift = (0.0 if shift is None else shift) - weight * other._shift
-        return LinearGrads(residuals, self._batch, diagonal=self._diagonal, shift=shift)
+        return LinearGrads(residuals, self._batch, diagonal=self.diagonal, shift=shift)
 
     def scaled(self, diagonal: Vector) -> "LinearGrads":
         """gᵢ ⊙ diagonal: preconditioning by a public vector."""
-        both = diagonal if self._diagonal is None else self._diagonal * diagonal
+        both = diagonal if self.diagonal is None else self.diagonal * diagonal
         shift = None if self._shift is None else self._shift * diagonal
-        return LinearGrads(self._residuals, self._batch, diagonal=both, shift=shift)
+        return LinearGrads(self.residuals, self._batch, diagonal=both, shift=shift)
 
     def shifted(self, vector: Vector, weight: float = 1.0) -> "LinearGrads":
         """gᵢ + weight · vector, for a public vector."""
         shift = weight * vector if self._shift is None else self._shift + weight * vector
-        return LinearGrads(self._residuals, self._batch, diagonal=self._diagonal, shift=shift)
+        return LinearGrads(self.residuals, self._batch, diagonal=self.diagonal, shift=shift)
 
     def _shaped(self, vector: Vector) -> Vector:
         """A flat vector as coefficients."""
-        return vector if self._residuals.ndim == 1 else vector.reshape(self._residuals.shape[1], -1)
+        return vector if self.residuals.ndim == 1 else vector.reshape(self.residuals.shape[1], -1)
 
     def _own_norms(self, order: int) -> Vector:
         """Norms of D ⊙ (residual ⊗ row)."""
-        residuals = self._residuals
+        residuals = self.residuals
         sizes = np.abs(residuals)
         if residuals.ndim == 2:
             sizes = lengths(sizes, order)  # without under- or overflow: a large row makes up for a small residual
-        if self._diagonal is None:
+        if self.diagonal is None:
             return sizes * self._batch.norms(order)
-        rows = self._batch.scaled_norms(self._shaped(self._diagonal), order)  # of D ⊙ row, for each output
+        rows = self._batch.scaled_norms(self._shaped(self.diagonal), order)  # of D ⊙ row, for each output
         own = sizes * rows if rows.ndim == 1 else np.linalg.norm(np.abs(residuals) * rows, ord=order, axis=1)
         if sizes.max(initial=0.0) * self._batch.longest(order) < HUGE:
             return own
         return np.where(sizes * self._batch.norms(order) < HUGE, own, np.inf)
+
+
+def shifted_norms(own: Vector, dots: Vector, shift: Vector) -> Vector:
+    """‖g + shift‖₂ of vectors with these norms and these products with the shift."""
+    size = np.linalg.norm(shift)
+    squares = own**2 + 2 * dots + size**2
+    return np.sqrt(np.maximum(squares, 0.0) + ROUNDING * (own + size) ** 2)
 
 
 class LinearOracle:

@@ -32,10 +32,13 @@ class Dense:
         return Dense(np.where(rows[:, None], 0.0, self._values))
 
     def framed(self, rows: Vector, centre: Vector | None, scale: Vector | None, intercept: float) -> "Dense":
+        return Dense(self.framed_values(rows, centre, scale, intercept))
+
+    def framed_values(self, rows: Vector, centre: Vector | None, scale: Vector | None, intercept: float) -> Vector:
         """(row − centre)/scale, and then the intercept unless that is 0."""
         values = self._values.take(rows, axis=0) - (0.0 if centre is None else centre)
         values /= 1.0 if scale is None else scale
-        return Dense(np.hstack([values, np.full((len(rows), 1), intercept)]) if intercept else values)
+        return np.hstack([values, np.full((len(rows), 1), intercept)]) if intercept else values
 
     def rows(self, start: int, stop: int) -> "Dense":
         return Dense(self._values[start:stop])
@@ -113,11 +116,14 @@ class Csr:
         return CsrRows(self._matrix, *self._places, rows)
 
     def framed(self, rows: Vector, centre: Vector | None, scale: Vector | None, intercept: float) -> "CsrRows":
+        return Csr(self.framed_values(rows, centre, scale, intercept)).take(np.arange(len(rows)))
+
+    def framed_values(self, rows: Vector, centre: Vector | None, scale: Vector | None, intercept: float) -> sp.csr_array:
         """row/scale, and then the intercept unless that is 0."""
         taken = sp.csr_array(self._matrix[rows])
         taken.data /= 1.0 if scale is None else scale[taken.indices]
         column = sp.csr_array(np.full((len(rows), 1), intercept))
-        return Csr(sp.csr_array(sp.hstack([taken, column], format="csr")) if intercept else taken).take(np.arange(len(rows)))
+        return sp.csr_array(sp.hstack([taken, column], format="csr")) if intercept else taken
 
     def without(self, rows: Vector) -> "Csr":
         matrix = self._matrix.copy()
@@ -195,7 +201,12 @@ class CsrRows:
 def _sparse_norms(entries: Vector, columns: Vector, row_of: Vector, rows: int, order: int, scale: Vector | None) -> Vector:
     """Norms of rows from their entries."""
     with np.errstate(all="ignore"):
-        sizes = np.abs(entries) / (1.0 if scale is None else scale[columns])
+        return sparse_lengths(np.abs(entries) / (1.0 if scale is None else scale[columns]), row_of, rows, order)
+
+
+def sparse_lengths(sizes: Vector, row_of: Vector, rows: int, order: int) -> Vector:
+    """The norms of so many rows from the absolute values of their entries."""
+    with np.errstate(all="ignore"):
         largest = np.ones(rows)
         if order == 2:  # as in `lengths`
             largest[:] = 0.0

@@ -9,7 +9,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import pairwise
@@ -23,18 +23,28 @@ from privopt.checkpoint import Checkpoint
 from privopt.datasets import Categorical, Encoding, Ignored, Kind, Numeric, Schema, Table, UnknownCategorical, UnknownNumeric
 from privopt.errors import Diverged, InputError, LedgerError, PrivoptError, PrivoptWarning, RankFailed, warn
 from privopt.measure import surveys
+from privopt.measure.units import each_person, each_row
 from privopt.methods import find_method, own_files
 from privopt.methods.problem import LossFacts
 from privopt.perexample.grads import Vector
 from privopt.perexample.losses import Huber, Logistic, Loss, Multinomial
+from privopt.perexample.persons import Persons
 from privopt.privacy.budget import Budget
 from privopt.privacy.events import GaussianDpEvent
 from privopt.privacy.ledger import Ledger
 from privopt.runs.folder import RunFolder
 from privopt.runs.model import SavedModel, Task
 from privopt.runs.request import FederationRequest, Request
+from privopt.runs.table_users import take_ids
 from privopt.training.linear import check_linear, check_public, describe_classes, loss_facts, too_noisy, train_linear
-from privopt.training.scaling import RANGES_SHARE, PublicTable, TrainingRows, share_of, survey_ranges
+from privopt.training.scaling import (
+    RANGES_SHARE,
+    PublicTable,
+    TrainingRows,
+    draw_rows_of_persons,
+    share_of,
+    survey_ranges,
+)
 from privopt.training.session import Observer, Session
 from privopt.training.settings import check_settings
 
@@ -49,6 +59,7 @@ NO_CATEGORY = (
     "which values {} hold, which are read as text: left out of the model. If they are numbers, clean them (a decimal point, no "
     "other signs); if their categories are publicly known, list them in a --schema."
 )
+INSIST = "Declare what it holds in a --schema to train on it."
 FAILURE_SHARE = 0.05  # of δ pays for naming categories
 
 
@@ -102,11 +113,22 @@ class _Prepared:
     targets: Vector
     kinds: dict[str, Kind]
     public: tuple[Table, Vector] | None  # a table like the private one, and its targets
+    persons: Persons | None  # whose rows they are, if persons are protected
+
+    @property
+    def size(self) -> int:
+        """The number of rows, or of persons."""
+        return len(self.table) if self.persons is None else self.persons.size
 
 
 def _prepare(request: Request) -> _Prepared:
     text = datasets.as_written(datasets.listed_values(request.schema, request.target))
-    table = datasets.read(request.file, request.target, text=text)
+    _check_person(request)
+    table = datasets.read(request.file, request.target, text=[*text, *filter(None, [request.person])])
+    persons = None
+    if request.person is not None:
+        table, ids = take_ids(table, request.file, request.person, "person")
+        persons = Persons.of(ids, len(table))
     if table.frame is None and request.schema is not None and request.schema.columns:
         raise InputError(f"{request.file} has no named columns, so the schema can say nothing about them. Leave 'columns' out.")
     if table.frame is not None and request.settings.bounds is not None:
@@ -115,7 +137,8 @@ def _prepare(request: Request) -> _Prepared:
         raise InputError(f"the schema describes the target {request.target!r} under 'columns'. Describe it under 'target'.")
     if table.target is None:
         raise InputError(f"{request.file} has no target to learn. Name its column with --target.")
-    budget = request.budget(len(table))
+    size, unit = (len(table), each_row()) if persons is None else (persons.size, each_person())
+    budget = request.budget(size)
     task = request.task or find_task(table.target, request.schema)
     classes, targets = (
         find_classes(table.target, request.schema) if task == "classify" else ((), datasets.target_numbers(table.target))
@@ -125,8 +148,8 @@ def _prepare(request: Request) -> _Prepared:
     if request.hidden:
         _check_network(request, facts, budget.delta, public=public)
     else:
-        check_linear(request.settings, facts, size=len(table), columns=columns, budget=budget, public=public)
-    kinds = {} if table.frame is None else datasets.kinds(table.frame, request.schema)
+        check_linear(request.settings, facts, size=size, columns=columns, budget=budget, public=public, unit=unit)
+    kinds = {} if table.frame is None else _kinds(request, table.frame)
     for name, kind in kinds.items():
         if table.frame is not None and isinstance(kind, Numeric | UnknownNumeric):
             datasets.numbers(table.frame[name])  # an error, if there is one, comes before anything is written
@@ -135,9 +158,41 @@ def _prepare(request: Request) -> _Prepared:
     features = sum(len(kind.values) if isinstance(kind, Categorical) else 1 for kind in kinds.values()) if kinds else columns
     widths = (features, *request.hidden, len(classes) if len(classes) > 2 else 1)
     coefficients = sum((width + 1) * after for width, after in pairwise(widths))
-    if reason := too_noisy(len(table), coefficients, budget):
+    if reason := too_noisy(size, coefficients, budget):
         raise InputError(f"{reason} So would narrower layers, or --model linear." if request.hidden else reason)
-    return _Prepared(request, table, budget, task, classes, targets, kinds, _public(request, table, task, classes, kinds))
+    known = _public(request, table, task, classes, kinds)
+    return _Prepared(request, table, budget, task, classes, targets, kinds, known, persons)
+
+
+def _check_person(request: Request) -> None:
+    """Refuse a column of persons that cannot be one; the file has not been read."""
+    if request.person is None:
+        if request.rows_per_person is not None:
+            raise InputError("--rows-per-person is for persons. Say which column names them, with --person.")
+        return
+    if request.person == request.target:
+        raise InputError(
+            f"--person and --target are the same column, {request.person!r}: one says whose row it is, the other what to learn."
+        )
+    if request.hidden:
+        raise InputError(f"--person is for linear models so far. Leave --model {request.model} out.")
+    if request.schema is not None and request.person in request.schema.columns:
+        raise InputError(f"the schema describes {request.person!r}, which is no feature: it says whose row it is. Leave it out.")
+
+
+def _kinds(request: Request, frame: Any) -> dict[str, Kind]:
+    """The kinds of the columns; one that is named like an identifier is ignored, unless the schema declares it."""
+    declared = {} if request.schema is None else request.schema.columns
+    named = [str(name) for name in frame.columns if str(name) not in declared and datasets.looks_like_identifier(str(name))]
+    kinds = datasets.kinds(frame.drop(columns=named), request.schema)
+    if not named:
+        return kinds
+    if not kinds:
+        raise InputError(f"{request.file} has no columns to learn from: their names say that they are identifiers. {INSIST}")
+    few = ", ".join(map(repr, named[:MOST_NAMED])) + (f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else "")
+    hint = "" if request.person is not None else f" If people have several rows, protect people: --person {named[0]}."
+    warn(f"left out of the model: {few}, by the name an identifier. {INSIST}{hint}")
+    return {str(name): kinds.get(str(name)) or Ignored() for name in frame.columns}
 
 
 def _public(
@@ -219,7 +274,7 @@ def _train(prepared: _Prepared, folder: RunFolder, observer: Observer | None) ->
     with Ledger(cap, folder.ledger_path) as ledger:
         session = Session(
             budget,
-            len(prepared.table),
+            prepared.size,
             ledger=ledger,
             seed=request.seed,
             accountant=settings.accountant,
@@ -247,8 +302,12 @@ def _rows(prepared: _Prepared, session: Session) -> tuple[TrainingRows, Encoding
     table, paid, encoding = prepared.table, list[str](), None
     matrix: Any = table.matrix
     bounds = prepared.request.settings.bounds
+    persons = None
+    if prepared.persons is not None:
+        persons = draw_rows_of_persons(prepared.persons, prepared.request.rows_per_person, session)
     if table.frame is not None:
-        kinds, paid = survey_columns(table, prepared.kinds, session)
+        surveyed = table if persons is None else replace(table, frame=table.frame.iloc[persons.surveyed])
+        kinds, paid = survey_columns(surveyed, prepared.kinds, session)
         encoding = Encoding.of(kinds)
         matrix = _encode(encoding, table)
         numeric = any(isinstance(kind, Numeric | UnknownNumeric) for kind in prepared.kinds.values())  # as planned
@@ -268,6 +327,7 @@ def _rows(prepared: _Prepared, session: Session) -> tuple[TrainingRows, Encoding
         target_bounds=None if schema is None or schema.target is None else (schema.target.low, schema.target.high),
         encoded=encoding is not None,
         public=public,
+        persons=persons,
         assumed_public=_taken_as_public(prepared),
         paid_for=paid,
     )

@@ -35,10 +35,13 @@ class Request:
     public: Path | None = None  # a file of rows that are not private
     seed: int | None = None
     processes: int | None = None  # of a torchrun job; None: this process trains
+    person: str | None = None  # the column that says whose row it is; None: each row is protected by itself
+    rows_per_person: int | None = None
 
     def budget(self, size: int) -> Budget:
-        """The budget, for a table of so many rows."""
-        return Budget(self.epsilon, default_delta(size) if self.delta is None else self.delta, self.neighbours)
+        """The budget, for a table of so many rows, or persons."""
+        delta = default_delta(size) if self.delta is None else self.delta
+        return Budget(self.epsilon, delta, self.neighbours, unit="example" if self.person is None else "person")
 
     @property
     def hidden(self) -> tuple[int, ...]:
@@ -60,6 +63,7 @@ class Request:
             "public": None if self.public is None else str(self.public.absolute()),
             "seed": self.seed,
             **({} if self.processes is None else {"processes": self.processes}),
+            **({} if self.person is None else {"person": self.person, "rows_per_person": self.rows_per_person}),
         }
 
     @classmethod
@@ -78,7 +82,11 @@ class Request:
                 "schema": dict() | None as schema,
                 "public": str() | None as public,
                 "seed": int() | None as seed,
-            } if isinstance(value.get("processes"), int | None):
+            } if (
+                isinstance(value.get("processes"), int | None)
+                and isinstance(value.get("person"), str | None)
+                and isinstance(value.get("rows_per_person"), int | None)
+            ):
                 return cls(
                     file=Path(file),
                     target=target,
@@ -92,6 +100,8 @@ class Request:
                     public=None if public is None else Path(public),
                     seed=seed,
                     processes=value.get("processes"),
+                    person=value.get("person"),
+                    rows_per_person=value.get("rows_per_person"),
                 )
         raise InputError("run.json is damaged: an entry is missing, or is not what it should be. Start a new run.")
 

@@ -3,11 +3,9 @@
 Little is imported here: Flower starts a process for each message.
 """
 
-import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,59 +13,44 @@ import numpy as np
 import scipy.sparse as sp
 
 from privopt import datasets
-from privopt.datasets import Categorical, Encoding, Ignored, Numeric, Schema
+from privopt.datasets import Categorical, Encoding, Ignored, Numeric, Schema, Table
 from privopt.datasets.table import suggest_names
 from privopt.errors import InputError, PrivoptWarning
 from privopt.perexample.grads import Vector
 from privopt.perexample.losses import Logistic, Loss, Multinomial, Squared
+from privopt.perexample.persons import check_written_alike
 from privopt.perexample.user_vectors import LinearUsers, Users, group_rows
 
 
 def read_users(path: Path, users: str, target: str, schema: Schema | None) -> tuple[Any, Vector]:
     """The table in a file, without its column of users, and that column."""
-    text = [users, *datasets.as_written(datasets.listed_values(schema, target))]
-    table = datasets.read(path, target, text=text)
-    if table.frame is None:
-        raise InputError(f"{path} has no named columns, so none can say whose row it is. Give a CSV or Parquet file.")
     if users == target:
         raise InputError(
             f"--users and --target are the same column, {users!r}: one says whose row it is, the other what to learn."
         )
-    if users not in table.frame.columns:
-        raise InputError(f"{path} has no column {users!r} to name users. {suggest_names(users, table.frame.columns)}")
+    text = [users, *datasets.as_written(datasets.listed_values(schema, target))]
+    table = datasets.read(path, target, text=text)
     if schema is not None and {users, target} & set(schema.columns):
         raise InputError(
             "the schema describes the users or the target under 'columns'. Leave users out; describe 'target' there."
         )
-    ids = table.frame.pop(users)
+    return take_ids(table, path, users, "user")
+
+
+def take_ids(table: Table, path: Path, column: str, who: str) -> tuple[Table, Vector]:
+    """A table without the column that says whose row each is, and that column, which was read as text."""
+    if table.frame is None:
+        raise InputError(f"{path} has no named columns, so none can say whose row it is. Give a CSV or Parquet file.")
+    if column not in table.frame.columns:
+        raise InputError(f"{path} has no column {column!r} to name {who}s. {suggest_names(column, table.frame.columns)}")
+    ids = table.frame.pop(column)
     if ids.isna().any():
-        raise InputError(f"the column {users!r} has missing values: every row belongs to a user. Leave such rows out.")
-    texts = _texts_of_ids(ids)
-    if not len(table.frame.columns):
-        raise InputError(f"{path} has no columns but users and target: there is nothing to learn from.")
-    names = tuple(table.frame.columns)
-    return replace(table, names=names), texts
-
-
-def _texts_of_ids(ids: Any) -> Vector:
-    """The ids of rows as text. An id that is written in several ways is refused: one user would count as two."""
+        raise InputError(f"the column {column!r} has missing values: every row belongs to a {who}. Leave such rows out.")
     texts = datasets.texts(ids)
-    written = set(texts)
-    if len(written) > len(set(map(_canonical, written))):
-        raise InputError(
-            f"the ids in {ids.name!r} are written in several ways, such as 12 and 12.0: one user would count as two."
-        )
-    return texts
-
-
-def _canonical(text: str) -> str | Decimal:
-    """An id without the blanks around it; a number however it is written, unless with leading zeros, which make another id.
-
-    >>> _canonical("12.0") == _canonical(" 12"), _canonical("007") == _canonical("7"), _canonical("1_2") == _canonical("12")
-    (True, False, False)
-    """
-    text = text.strip()
-    return Decimal(text) if re.fullmatch(r"[+-]?(0|[1-9]\d*)(\.\d*)?([eE][+-]?\d{1,6})?", text) else text
+    check_written_alike(texts, f"the ids in {column!r}", who)
+    if not len(table.frame.columns):
+        raise InputError(f"{path} has no columns but {who}s and target: there is nothing to learn from.")
+    return replace(table, names=tuple(table.frame.columns)), texts
 
 
 def encode_quietly(encoding: Encoding, frame: Any) -> Any:
@@ -113,7 +96,9 @@ def _read_cells(path: Path, plan: Mapping[str, Any]) -> tuple[Any, Vector]:
         raise InputError(f"{path} lacks columns that the federation has: {', '.join(map(repr, missing))}.")
     if frame[plan["users"]].isna().any():
         raise InputError(f"the column {plan['users']!r} has missing values: every row belongs to a user. Leave such rows out.")
-    return frame, _texts_of_ids(frame[plan["users"]])
+    ids = datasets.texts(frame[plan["users"]])
+    check_written_alike(ids, f"the ids in {plan['users']!r}", "user")
+    return frame, ids
 
 
 def _names(plan: Mapping[str, Any]) -> Sequence[str]:

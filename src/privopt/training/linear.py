@@ -18,6 +18,7 @@ from privopt.errors import InputError
 from privopt.loop import Result, check_finite, run
 from privopt.measure import surveys
 from privopt.measure.randomness import key
+from privopt.measure.units import Unit
 from privopt.methods import METHODS, Method
 from privopt.methods.problem import (
     LossFacts,
@@ -32,6 +33,7 @@ from privopt.perexample.design import Design, Frame, LimitedDesign
 from privopt.perexample.grads import Vector
 from privopt.perexample.linear_oracle import LinearOracle, PublicRows
 from privopt.perexample.losses import Huber, Logistic, Loss, Multinomial
+from privopt.perexample.person_oracle import PersonOracle
 from privopt.postprocess.regularizers import Regularizer, nonconvex, ridge
 from privopt.postprocess.side_information import least_seen, seen_sizes
 from privopt.privacy.accountants import epsilon
@@ -78,7 +80,7 @@ def find_side_facts(
     """
     centre, unit = scales.target
     if rows.public is None and "scale" in options:
-        return _by_scale(rows.matrix, options["scale"], scales, loss.outputs, session)
+        return _by_scale(rows.surveyed.matrix, options["scale"], scales, loss.outputs, session)
     if rows.public is None and method.private:
         return None
     known = ~np.isnan(rows.targets)
@@ -156,11 +158,13 @@ class Trained:
     stopped_early: bool
 
 
-def check_linear(settings: Settings, loss: LossFacts, *, size: int, columns: int, budget: Budget, public: bool) -> Method:
+def check_linear(
+    settings: Settings, loss: LossFacts, *, size: int, columns: int, budget: Budget, public: bool, unit: Unit
+) -> Method:
     """Refuse what a linear model cannot be trained with; nothing here depends on a value of the data."""
     method = check_settings(settings, loss, "linear", delta=budget.delta, public=public)
     check_public(method, settings.options, public=public)
-    _try(method, settings, loss, size, columns + bool(settings.fit_intercept), budget, public=public)
+    _try(method, settings, loss, size, columns + bool(settings.fit_intercept), budget, unit, public=public)
     return method
 
 
@@ -170,9 +174,9 @@ def train_linear(rows: TrainingRows, loss: Callable[[float], Loss], settings: Se
     **Guarantee** That of the session: scales that were not declared, and then the gradient of every round, are planned within its
     budget and recorded before they are used.
     """
-    size, columns = map(int, rows.matrix.shape)
+    size, columns = rows.size, int(rows.matrix.shape[1])
     facts, public = loss_facts(loss(1.0)), rows.public is not None
-    method = check_linear(settings, facts, size=size, columns=columns, budget=session.budget, public=public)
+    method = check_linear(settings, facts, size=size, columns=columns, budget=session.budget, public=public, unit=rows.unit)
     check_columns(rows, settings.options)
     check_declared(rows)
     scales = find_scales(rows, session, fit_intercept=settings.fit_intercept)
@@ -180,11 +184,8 @@ def train_linear(rows: TrainingRows, loss: Callable[[float], Loss], settings: Se
     fitted = loss(unit if rows.regression else 1.0)
     side = find_side_facts(rows, method, settings.options, scales, fitted, session)
     problem = _problem(settings, fitted, scales, rows, session, side)
-    design = Design(rows.matrix, scales.frame)
-    if method.row_limit is not None:
-        design = LimitedDesign(rows.matrix, scales.frame, method.row_limit(problem))
     with np.errstate(all="ignore"):  # a warning would tell something about the data
-        oracle = LinearOracle(design, (rows.targets - centre) / unit if rows.regression else rows.targets, fitted)
+        oracle = _oracle(rows, scales, fitted, None if method.row_limit is None else method.row_limit(problem))
     released = session.train(method, problem, oracle, np.zeros(oracle.dimension), run=_run_on_one_thread)
     with np.errstate(all="ignore"):
         slopes, intercepts = scales.frame.unfold(released.parameters.reshape(fitted.outputs, -1))
@@ -193,7 +194,8 @@ def train_linear(rows: TrainingRows, loss: Callable[[float], Loss], settings: Se
     statement = session.state(
         "the coefficients of a linear model, the settings below and the scales named below",
         assumed_public=[
-            f"the number of rows ({size}), and the names and types of the columns",
+            ("" if rows.persons is None else f"the number of persons ({size}), ")
+            + f"the number of rows ({rows.matrix.shape[0]}), and the names and types of the columns",
             *rows.assumed_public,
             *scales.declared,
             *(side.declared if side else []),
@@ -204,11 +206,23 @@ def train_linear(rows: TrainingRows, loss: Callable[[float], Loss], settings: Se
             "method": method.name,
             "rounds": released.rounds,
             **released.settings,
+            **({} if rows.persons is None else {"rows of a person, at most": rows.persons.most}),
             "typical row norm": scales.row_norm,
             "regulariser": f"{settings.penalty} {settings.alpha:g}" if settings.alpha else "none",
         },
     )
     return Trained(slopes, intercepts, statement, released.rounds, released.stopped_early)
+
+
+def _oracle(rows: TrainingRows, scales: Scales, loss: Loss, row_limit: float | None) -> LinearOracle | PersonOracle:
+    """The gradients of the rows, or of the persons whose rows have a class that is known."""
+    centre, unit = scales.target
+    targets = (rows.targets - centre) / unit if rows.regression else rows.targets
+    if rows.persons is not None:
+        persons = rows.persons.trained.where(~np.isnan(targets))
+        return PersonOracle(Design(rows.matrix[persons.rows], scales.frame), targets[persons.rows], loss, persons)
+    design = Design(rows.matrix, scales.frame)
+    return LinearOracle(design if row_limit is None else LimitedDesign(rows.matrix, scales.frame, row_limit), targets, loss)
 
 
 def _run_on_one_thread(*arguments: Any, **named: Any) -> Result:
@@ -220,7 +234,7 @@ def _run_on_one_thread(*arguments: Any, **named: Any) -> Result:
 def _problem(
     settings: Settings, loss: Loss, scales: Scales, rows: TrainingRows, session: Session, side: SideFacts | None
 ) -> Problem:
-    size, columns = map(int, rows.matrix.shape)
+    size, columns = rows.size, int(rows.matrix.shape[1])
     width = columns + bool(settings.fit_intercept)
     return Problem(
         model="linear",
@@ -235,6 +249,7 @@ def _problem(
         regularizer=_regularizer(settings, loss.outputs, width),
         ridge=settings.alpha if settings.penalty == "ridge" else 0.0,
         side=side,
+        unit=rows.unit,
         key=key(session.rng),
     )
 
@@ -262,7 +277,9 @@ def loss_facts(loss: Loss) -> LossFacts:
             return squared_facts()
 
 
-def _try(method: Method, settings: Settings, loss: LossFacts, size: int, width: int, budget: Budget, *, public: bool) -> None:
+def _try(
+    method: Method, settings: Settings, loss: LossFacts, size: int, width: int, budget: Budget, unit: Unit, *, public: bool
+) -> None:
     """Plan for rows of length 1, without what may suit other rows only: what is refused then is refused for all data."""
     options = {name: value for name, value in settings.options.items() if name != "smoothness"}
     choices = replace(settings.chosen, learning_rate=None, clip_bound=None, options=options)
@@ -272,7 +289,7 @@ def _try(method: Method, settings: Settings, loss: LossFacts, size: int, width: 
     gradient = PublicRows(Design(one, Frame(intercept=0.0)), np.zeros(1), supposed, 1) if public else None
     scale = np.ones(loss.outputs * width) if "scale" in settings.options else None
     side = SideFacts(gradient, scale, scaled_norm=1.0, stability=1.0)
-    check_plan(method, replace(problem, side=side), budget, settings.accountant)
+    check_plan(method, replace(problem, side=side, unit=unit), budget, settings.accountant)
 
 
 def describe_classes(classes: Sequence[object], *, declared: bool) -> str:

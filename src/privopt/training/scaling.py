@@ -8,17 +8,21 @@ import hashlib
 import math
 import numbers
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
 from privopt.errors import InputError, warn
 from privopt.measure import surveys
+from privopt.measure.samplers import draw_rows
 from privopt.measure.surveys import Ranges
+from privopt.measure.units import Unit, each_person, each_row
 from privopt.perexample.design import CHUNK, Design, Frame, centre_and_scale
 from privopt.perexample.grads import Vector
+from privopt.perexample.persons import Persons
 from privopt.privacy.events import GaussianDpEvent
 from privopt.training.session import Session
 from privopt.training.settings import Bounds
@@ -55,13 +59,38 @@ class PublicTable:
         return digest.hexdigest()
 
 
+class DrawnRows(NamedTuple):
+    """Which rows of each person are trained on, and the one row of each person that takes part in surveys."""
+
+    trained: Persons
+    surveyed: Vector
+    most: int  # rows of a person, a public number
+
+
+ROWS_OF_A_PERSON = 32  # at most: the mean of more is hardly another, and takes longer
+
+
+def draw_rows_of_persons(persons: Persons, most: int | None, session: Session) -> DrawnRows:
+    """Draw the rows that count, before anything is measured.
+
+    **Guarantee** `privopt.measure.samplers.draw_rows`, twice. One row of each person takes part in surveys, so that a survey
+    that one row moves by at most b is moved by at most b by one person.
+    """
+    if most is None:
+        most = ROWS_OF_A_PERSON
+    if not isinstance(most, numbers.Integral) or isinstance(most, bool) or most < 1:
+        raise InputError(f"rows_per_person is {most!r}, but it is a whole number, at least 1.")
+    trained = draw_rows(persons, int(most), session.rng)
+    return DrawnRows(trained, draw_rows(persons, 1, session.rng).rows, int(most))
+
+
 @dataclass(frozen=True, eq=False)
 class TrainingRows:
     """The private rows and their targets, and what is declared of them.
 
     `encoded` rows have columns on [−1, 1]. The caller made them, and says in the two lists where their ranges and the bounds come
     from. A row of a class that is not among those declared has the target NaN: no gradient and no loss, while n stays. Its
-    columns count in surveys.
+    columns count in surveys. With `persons`, the unit is a person.
     """
 
     matrix: Vector | sp.csr_matrix
@@ -71,8 +100,27 @@ class TrainingRows:
     target_bounds: tuple[float, float] | None = None
     encoded: bool = False
     public: PublicTable | None = None
+    persons: DrawnRows | None = None
     assumed_public: Sequence[str] = ()
     paid_for: Sequence[str] = ()
+
+    @property
+    def size(self) -> int:
+        """The number of units: rows, or persons."""
+        return int(self.matrix.shape[0]) if self.persons is None else self.persons.trained.size
+
+    @property
+    def unit(self) -> Unit:
+        """Whose rows count together."""
+        return each_row() if self.persons is None else each_person()
+
+    @cached_property
+    def surveyed(self) -> "TrainingRows":
+        """The rows that take part in surveys: one for each unit."""
+        if self.persons is None:
+            return self
+        chosen = self.persons.surveyed
+        return replace(self, matrix=self.matrix[chosen], targets=self.targets[chosen], persons=None)
 
 
 @dataclass(frozen=True)
@@ -114,7 +162,7 @@ def find_scales(rows: TrainingRows, session: Session, *, fit_intercept: bool) ->
         row_norm = float(rows.bounds)
         declared.append("the declared length of the rows")
     elif session.budget.delta:
-        norms = Design(rows.matrix, Frame(centre, scale, intercept=0.0)).norms(2)
+        norms = Design(rows.surveyed.matrix, Frame(centre, scale, intercept=0.0)).norms(2)
         row_norm = surveys.typical_norm(
             norms, noise_multiplier=share_of(noise, NORM_SHARE, 1), spending=session.spending, rng=session.rng
         )
@@ -132,8 +180,8 @@ def _ranges(
     columns, declared, estimated = int(rows.matrix.shape[1]), list[str](), list[str]()
     found, target_bounds = None, rows.target_bounds
     if ask_columns or ask_target:
-        parts = [rows.matrix] if ask_columns else []
-        parts += [rows.targets[:, None]] if ask_target else []
+        parts = [rows.surveyed.matrix] if ask_columns else []
+        parts += [rows.surveyed.targets[:, None]] if ask_target else []
         surveyed = survey_ranges(parts, share_of(noise, RANGES_SHARE if ask_columns else NORM_SHARE, 2), session)
         if ask_target:
             if not surveyed.known[-1]:

@@ -28,7 +28,7 @@ from privopt.methods.problem import Problem
 from privopt.needs import Offer
 from privopt.perexample.grads import Oracle
 from privopt.privacy.accountants import Accountant, choose, epsilon
-from privopt.privacy.budget import Budget, cautions
+from privopt.privacy.budget import UNITS, Budget, cautions
 from privopt.privacy.calibration import calibrate
 from privopt.privacy.events import DpEvent, GaussianDpEvent, PureDpEvent, compose
 from privopt.privacy.ledger import Ledger, Run
@@ -311,6 +311,11 @@ def check_budget(budget: Any, ledger: Any) -> None:
         raise InputError(f"budget is {budget!r}, but it is a Budget(epsilon, delta), such as Budget(3.0, 1e-5).")
     if not isinstance(ledger, Ledger | None):
         raise InputError(f"ledger is {ledger!r}, but it is a Ledger, such as Ledger(path='ledger.jsonl'), or None.")
+    if ledger is not None and ledger.budget is not None and ledger.budget.unit != budget.unit:
+        raise CompositionError(
+            f"the ledger's budget is for {UNITS[ledger.budget.unit]}, but this run protects {UNITS[budget.unit]}: what each "
+            "costs does not add up. Use a ledger of the same unit."
+        )
 
 
 def check_plan(method: Method, problem: Problem, budget: Budget, accountant: Accountant) -> None:
@@ -326,6 +331,7 @@ def check_plan(method: Method, problem: Problem, budget: Budget, accountant: Acc
         changes=federated,
         lipschitz=steepness,
         smoothness=problem.smoothness,
+        unit="user" if federated else problem.unit.name,
     )
     recipe.check(offer, np.zeros(problem.dimension))
     check_unit(budget, *recipe.measurements)

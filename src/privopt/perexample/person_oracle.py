@@ -1,0 +1,251 @@
+"""Persons of a linear model: one vector per person, the mean of the gradients of that person's rows.
+
+    vₚ = D ⊙ (1/kₚ) Σ residualᵢ ⊗ rowᵢ + s        over the kₚ rows i of person p, for a public diagonal D and a public shift s
+
+A weighted sum of persons is one of rows: Σ wₚ vₚ = D ⊙ Σᵢ (w/k)ₚ₍ᵢ₎ residualᵢ ⊗ rowᵢ + Σ wₚ s, so nothing is formed for it.
+Norms take the products of a person's rows with each other: with uᵢ = rowᵢ/‖rowᵢ‖ and aᵢ = residualᵢ ‖rowᵢ‖/kₚ,
+‖vₚ‖² = Σᵢⱼ ⟨aᵢ, aⱼ⟩⟨uᵢ, uⱼ⟩. The products ⟨uᵢ, uⱼ⟩ do not change in training, so they are found once. With a diagonal, in l1, or
+if the products would take more memory than the rows, the vectors are formed, a few persons at a time.
+
+**Guarantee** A person's vector depends on that person's rows and on public numbers only, and its norm is not understated. Rows
+of a person may cancel, which a sum in floating point shows up to rounding of its largest part. So a millionth of the mean length
+of the person's row gradients is added to the norm (as the side of a right angle; an l1 norm is at least that), which is more
+than rounding hides; weights are then so bounded that the rounding of a sum stays below 10⁻⁹ bounds. A person with a row that is
+not finite, or with no row at all, is absent. A person with one row has that row's vector and norm.
+"""
+
+import math
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from privopt.errors import CompositionError
+from privopt.perexample.design import Design
+from privopt.perexample.grads import PerExampleVectors, Rows, Vector
+from privopt.perexample.linear_oracle import ROUNDING, LinearGrads, LinearOracle, shifted_norms
+from privopt.perexample.losses import Loss
+from privopt.perexample.persons import Persons
+from privopt.perexample.row_storage import CHUNK, lengths, sparse_lengths
+
+
+class PersonGrads(PerExampleVectors):
+    """vₚ = the mean of gᵢ over a person's rows, + s; kept as the factors of the gᵢ."""
+
+    def __init__(self, each: LinearGrads, members: "_Members", shift: Vector | None = None) -> None:
+        self._each, self._members, self._shift = each, members, shift
+
+    def norms(self, order: int) -> Vector:
+        members, single = self._members, self._each.norms(order)
+        longest = members.mean(single)  # infinite or NaN for a person with such a row
+        own = self._formed_norms(order)
+        hidden = math.sqrt(ROUNDING) * (longest + self._centre_lengths(order))
+        several = np.hypot(own, hidden) if order == 2 else np.maximum(own, hidden)  # l1 norms have no squares to lose digits
+        several = np.where(np.isfinite(longest), several, np.inf)
+        if len(single):
+            first = single.take(members.starts.clip(max=len(single) - 1))
+            several = np.where(members.counts == 1, first, several)
+        own = np.where(members.counts == 0, np.inf, several)
+        if self._shift is None:
+            return own
+        if order == 1:
+            raise CompositionError("l1 norms of shifted gradients have no closed form: clip them in l2.")
+        return shifted_norms(own, members.mean(self._each.dots(self._shift)), self._shift)
+
+    def weighted_sum(self, weights: Vector) -> Vector:
+        shares = weights / np.maximum(self._members.counts, 1)
+        total = self._each.weighted_sum(shares.take(self._members.person_of))
+        return total if self._shift is None else total + weights.sum() * self._shift
+
+    def minus(self, other: "PersonGrads", weight: float = 1.0) -> "PersonGrads":
+        """vₚ − weight · v′ₚ for the same persons at another point."""
+        shift = self._shift
+        if other._shift is not None:
+            shift = (0.0 if shift is None else shift) - weight * other._shift
+        return PersonGrads(self._each.minus(other._each, weight), self._members, shift)
+
+    def scaled(self, diagonal: Vector) -> "PersonGrads":
+        """vₚ ⊙ diagonal: preconditioning by a public vector."""
+        shift = None if self._shift is None else self._shift * diagonal
+        return PersonGrads(self._each.scaled(diagonal), self._members, shift)
+
+    def shifted(self, vector: Vector, weight: float = 1.0) -> "PersonGrads":
+        """vₚ + weight · vector, for a public vector."""
+        shift = weight * vector if self._shift is None else self._shift + weight * vector
+        return PersonGrads(self._each, self._members, shift)
+
+    def _formed_norms(self, order: int) -> Vector:
+        """Norms of D ⊙ the mean, as far as sums in floating point show them."""
+        residuals, diagonal = self._each.residuals, self._each.diagonal
+        if order == 2 and diagonal is None and self._members.products:
+            return self._members.norms_by_products(residuals, self._each.row_norms(2))
+        width = self._members.design.width
+        outputs = np.atleast_2d(residuals.T)
+        scales = [None] * len(outputs) if diagonal is None else list(diagonal.reshape(len(outputs), width))
+        sizes = [self._members.formed(*pair, order) for pair in zip(outputs, scales, strict=True)]
+        return sizes[0] if len(sizes) == 1 else lengths(np.stack(sizes, axis=1), order)
+
+    def _centre_lengths(self, order: int) -> Vector | float:
+        """How long the part of a mean is that the centre of the columns takes away again."""
+        frame, residuals, diagonal = self._members.design.frame, self._each.residuals, self._each.diagonal
+        if frame.centre is None:
+            return 0.0
+        columns = frame.centre if frame.scale is None else frame.centre / frame.scale
+        outputs = np.atleast_2d(np.abs(residuals).T)
+        scales = np.ones((len(outputs), 1)) if diagonal is None else diagonal.reshape(len(outputs), -1)[:, : len(columns)]
+        sizes = [
+            self._members.mean(output) * np.linalg.norm(columns * scale, ord=order)
+            for output, scale in zip(outputs, scales, strict=True)
+        ]
+        return sizes[0] if len(sizes) == 1 else lengths(np.stack(sizes, axis=1), order)
+
+
+class _Members:
+    """Some persons, and where their rows are: in the batch, which holds them one person after another, and in the design."""
+
+    def __init__(self, people: "_People", chosen: Rows) -> None:
+        self._people, self._chosen, self.design = people, chosen, people.design
+        everybody = people.persons
+        self.counts = everybody.counts if chosen is None else everybody.counts.take(chosen)
+        self.starts = everybody.starts if chosen is None else np.cumsum(self.counts) - self.counts
+        self.person_of = everybody.person_of if chosen is None else np.repeat(np.arange(len(self.counts)), self.counts)
+        self.rows: Rows = None
+        if chosen is not None:
+            self.rows = (everybody.starts.take(chosen) - self.starts).take(self.person_of) + np.arange(len(self.person_of))
+
+    def mean(self, values: Vector) -> Vector:
+        """The mean of a number over each person's rows; 0 without rows."""
+        return np.bincount(self.person_of, values, minlength=len(self.counts)) / np.maximum(self.counts, 1)
+
+    @property
+    def products(self) -> dict[int, Vector]:
+        """⟨uᵢ, uⱼ⟩ of the rows of all persons with so many rows; empty if that would take too much memory."""
+        return self._people.products
+
+    def norms_by_products(self, residuals: Vector, norms: Vector) -> Vector:
+        """‖(1/k) Σ residualᵢ ⊗ rowᵢ‖ for each person."""
+        found = np.zeros(len(self.counts))
+        for count, products in self.products.items():
+            places = np.flatnonzero(self.counts == count)
+            if not len(places):
+                continue
+            people = places if self._chosen is None else self._chosen.take(places)
+            products = products.take(self._people.place.take(people), axis=0)
+            rows = self.starts.take(places)[:, None] + np.arange(count)
+            sizes = (residuals.T * (norms / count)).T.take(rows, axis=0).reshape(len(places), count, -1)
+            largest = np.abs(sizes).max(axis=(1, 2))
+            largest = np.where(largest > 0, largest, 1.0)  # whose squares neither under- nor overflow
+            sizes /= largest[:, None, None]
+            squares = np.einsum("pio,pij,pjo->p", sizes, products, sizes)
+            found[places] = largest * np.sqrt(np.maximum(squares, 0.0))
+        return found
+
+    def formed(self, residuals: Vector, scale: Vector | None, order: int) -> Vector:
+        """‖scale ⊙ (1/k) Σ residualᵢ rowᵢ‖ for each person, from vectors that are formed, a few at a time."""
+        found, shares = np.zeros(len(self.counts)), residuals / np.maximum(self.counts, 1).take(self.person_of)
+        for people, rows in self._pieces():
+            values = self.design.framed_values(np.arange(rows.start, rows.stop) if self.rows is None else self.rows[rows])
+            starts = np.append(self.starts[people], rows.stop) - rows.start
+            means: Any = sp.csr_array((shares[rows], np.arange(len(shares[rows])), starts), (len(starts) - 1, values.shape[0]))
+            vectors = means @ values
+            if sp.issparse(vectors):
+                entries = vectors.data if scale is None else vectors.data * scale.take(vectors.indices)
+                person_of = np.repeat(np.arange(len(starts) - 1), np.diff(vectors.indptr))
+                found[people] = sparse_lengths(np.abs(entries), person_of, len(starts) - 1, order)
+            else:
+                found[people] = lengths(np.abs(vectors if scale is None else vectors * scale), order)
+        return found
+
+    def _pieces(self) -> Iterator[tuple[slice, slice]]:
+        """Persons and their rows, of at most so many numbers at a time as are copied at once."""
+        most = max(1, CHUNK // max(1, self.design.width))
+        ends = np.append(self.starts, len(self.person_of))[1:]
+        first = 0
+        while first < len(self.counts):
+            after = max(first + 1, int(np.searchsorted(ends, self.starts[first] + most, "right")))
+            yield slice(first, after), slice(int(self.starts[first]), int(ends[after - 1]))
+            first = after
+
+
+class _People:
+    """All persons of a design whose rows stand one person after another."""
+
+    def __init__(self, design: Design, persons: Persons) -> None:
+        self.design, self.persons = design, persons
+        self.place = np.zeros(persons.size, dtype=np.intp)  # among the persons with as many rows
+        for count in np.unique(persons.counts):
+            same = persons.counts == count
+            self.place[same] = np.arange(int(same.sum()))
+
+    @cached_property
+    def products(self) -> dict[int, Vector]:
+        counts = self.persons.counts.astype(np.int64)
+        if int((counts**2).sum()) > len(self.design) * self.design.width:
+            return {}
+        norms = self.design.norms(2)
+        return {int(count): self._products_of(int(count), norms) for count in np.unique(counts[counts > 0])}
+
+    def _products_of(self, count: int, norms: Vector) -> Vector:
+        starts = self.persons.starts[self.persons.counts == count]
+        if count == 1:
+            return np.ones((len(starts), 1, 1))  # norms of single rows are those of the design
+        found = np.empty((len(starts), count, count))
+        step = max(1, CHUNK // (count * max(1, self.design.width)))
+        for first in range(0, len(starts), step):
+            part = starts[first : first + step]
+            rows = (part[:, None] + np.arange(count)).ravel()
+            own = norms.take(rows)
+            inverse = np.where(np.isfinite(own) & (own > 0), own, np.inf)
+            values = self.design.framed_values(rows)
+            found[first : first + step] = _inner_products(values, inverse, count)
+        return found
+
+
+def _inner_products(values: Any, norms: Vector, count: int) -> Vector:
+    """⟨uᵢ, uⱼ⟩ within each `count` rows, where u is a row divided by its norm; 0 for a row of infinite norm."""
+    if not sp.issparse(values):
+        units = (values / norms[:, None]).reshape(-1, count, values.shape[1])
+        return units @ units.transpose(0, 2, 1)
+    row_of = np.repeat(np.arange(values.shape[0]), np.diff(values.indptr))
+    units = values.data / norms.take(row_of)
+    keys = row_of // count * values.shape[1] + values.indices  # columns of a person's own: rows of others have no product
+    columns, places = np.unique(keys, return_inverse=True)
+    apart = sp.csr_array((units, (row_of, places)), shape=(values.shape[0], len(columns)))
+    products: Any = sp.coo_array(apart @ apart.T)
+    found = np.zeros((values.shape[0] // count, count, count))
+    left, right = products.coords
+    found[left // count, left % count, right % count] = products.data
+    return found
+
+
+class PersonOracle:
+    """A linear model on the data of persons. Its design holds the rows of `persons.rows`, in this order."""
+
+    unit = "person"
+
+    def __init__(self, design: Design, targets: Vector, loss: Loss, persons: Persons) -> None:
+        if math.isfinite(design.limit):
+            raise CompositionError("rows of limited length bound what a row does, not what a person does. Use a Design.")
+        if len(design) != len(persons.rows):
+            raise CompositionError(f"the design has {len(design)} rows, but {len(persons.rows)} rows are of persons.")
+        self._each, self._people = LinearOracle(design, targets, loss), _People(design, persons)
+        self._taken: tuple[Rows, _Members] = None, _Members(self._people, None)
+
+    @property
+    def size(self) -> int:
+        """The number of persons."""
+        return self._people.persons.size
+
+    @property
+    def dimension(self) -> int:
+        """The number of parameters."""
+        return self._each.dimension
+
+    def __call__(self, parameters: Vector, rows: Rows) -> PersonGrads:
+        """The vectors of these persons (the rows of a round are persons here); `None` is all of them."""
+        if self._taken[0] is not rows:  # a round may use the same persons at several points
+            self._taken = rows, _Members(self._people, rows)
+        members = self._taken[1]
+        return PersonGrads(self._each(parameters, members.rows), members)
