@@ -188,7 +188,7 @@ class _People:
     @cached_property
     def products(self) -> dict[int, Vector]:
         counts = self.persons.counts.astype(np.int64)
-        if int((counts**2).sum()) > len(self.design) * self.design.width:
+        if int((counts**2).sum()) > max(len(self.design) * self.design.width, 16 * CHUNK):
             return {}
         norms = self.design.norms(2)
         return {int(count): self._products_of(int(count), norms) for count in np.unique(counts[counts > 0])}
