@@ -121,25 +121,31 @@ class _Members:
 
     @property
     def products(self) -> dict[int, Vector]:
-        """⟨uᵢ, uⱼ⟩ of the rows of all persons with so many rows; empty if that would take too much memory."""
+        """⟨uᵢ, uⱼ⟩ of all persons with so many rows, the persons last; empty if that would take too much memory."""
         return self._people.products
 
-    def norms_by_products(self, residuals: Vector, norms: Vector) -> Vector:
-        """‖(1/k) Σ residualᵢ ⊗ rowᵢ‖ for each person."""
-        found = np.zeros(len(self.counts))
+    @cached_property
+    def _alike(self) -> list[tuple[Vector, Vector, Vector]]:
+        """Persons with equally many rows, two or more: their places, the places of their rows, and the products of these."""
+        found = []
         for count, products in self.products.items():
             places = np.flatnonzero(self.counts == count)
-            if not len(places):
-                continue
-            people = places if self._chosen is None else self._chosen.take(places)
-            products = products.take(self._people.place.take(people), axis=0)
-            rows = self.starts.take(places)[:, None] + np.arange(count)
-            sizes = (residuals.T * (norms / count)).T.take(rows, axis=0).reshape(len(places), count, -1)
-            largest = np.abs(sizes).max(axis=(1, 2))
-            largest = np.where(largest > 0, largest, 1.0)  # whose squares neither under- nor overflow
-            sizes /= largest[:, None, None]
-            squares = np.einsum("pio,pij,pjo->p", sizes, products, sizes)
-            found[places] = largest * np.sqrt(np.maximum(squares, 0.0))
+            if count > 1 and len(places):
+                if self._chosen is not None:
+                    products = products.take(self._people.place.take(self._chosen.take(places)), axis=2)
+                found.append((places, self.starts.take(places) + np.arange(count)[:, None], products))
+        return found
+
+    def norms_by_products(self, residuals: Vector, norms: Vector) -> Vector:
+        """‖(1/k) Σ residualᵢ ⊗ rowᵢ‖ for each person with several rows."""
+        found, lengths_of_rows = np.zeros(len(self.counts)), np.atleast_2d(residuals.T) * norms
+        for places, rows, products in self._alike:
+            sizes = lengths_of_rows.take(rows, axis=1)  # outputs × rows of a person × persons
+            largest = np.abs(sizes).max(axis=(0, 1))
+            largest[largest == 0] = 1.0
+            sizes /= largest  # their squares neither under- nor overflow
+            squares = sum(np.einsum("ip,ip->p", np.einsum("ijp,jp->ip", products, one), one) for one in sizes)
+            found[places] = largest * np.sqrt(np.maximum(squares, 0.0)) / len(rows)
         return found
 
     def formed(self, residuals: Vector, scale: Vector | None, order: int) -> Vector:
@@ -182,7 +188,7 @@ class _People:
     @cached_property
     def products(self) -> dict[int, Vector]:
         counts = self.persons.counts.astype(np.int64)
-        if int((counts**2).sum()) > len(self.design) * self.design.width:
+        if int((counts**2).sum()) > max(len(self.design) * self.design.width, 16 * CHUNK):
             return {}
         norms = self.design.norms(2)
         return {int(count): self._products_of(int(count), norms) for count in np.unique(counts[counts > 0])}
@@ -190,8 +196,8 @@ class _People:
     def _products_of(self, count: int, norms: Vector) -> Vector:
         starts = self.persons.starts[self.persons.counts == count]
         if count == 1:
-            return np.ones((len(starts), 1, 1))  # norms of single rows are those of the design
-        found = np.empty((len(starts), count, count))
+            return np.ones((1, 1, len(starts)))  # norms of single rows are those of the design
+        found = np.empty((count, count, len(starts)))
         step = max(1, CHUNK // (count * max(1, self.design.width)))
         for first in range(0, len(starts), step):
             part = starts[first : first + step]
@@ -199,7 +205,7 @@ class _People:
             own = norms.take(rows)
             inverse = np.where(np.isfinite(own) & (own > 0), own, np.inf)
             values = self.design.framed_values(rows)
-            found[first : first + step] = _inner_products(values, inverse, count)
+            found[:, :, first : first + step] = _inner_products(values, inverse, count).transpose(1, 2, 0)
         return found
 
 
