@@ -28,9 +28,9 @@ def test_misspelt_neighbours_are_refused_with_the_right_ones() -> None:
         Budget(1.0, 1e-5, "replace_one")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("unit", ["person", "row", None])
+@pytest.mark.parametrize("unit", ["household", "row", None])
 def test_a_unit_that_nobody_enforces_is_refused_and_the_error_says_what_is_possible(unit: Any) -> None:
-    with pytest.raises(InputError, match=r"it is 'example'.*make one row of all that a person has"):
+    with pytest.raises(InputError, match=r"it is 'example'.*'person'.*share an id.*'user'"):
         Budget(1.0, 1e-5, unit=unit)
 
 

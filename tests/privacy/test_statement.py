@@ -95,8 +95,17 @@ def test_json_gives_the_statement_back() -> None:
 
 def test_a_statement_of_a_unit_that_nobody_enforces_is_not_read() -> None:
     written = STATEMENT.to_json()
-    with pytest.raises(InputError, match="unit is 'person'"):
-        Statement.from_json(written | {"budget": written["budget"] | {"unit": "person"}})
+    with pytest.raises(InputError, match="unit is 'household'"):
+        Statement.from_json(written | {"budget": written["budget"] | {"unit": "household"}})
+
+
+def test_a_statement_for_persons_says_so_and_is_read_back() -> None:
+    statement = replace(STATEMENT, budget=replace(STATEMENT.budget, unit="person"))
+    assert "Unit: one person (all rows of a person together)." in statement.text()
+    assert "one person's contribution added or removed while the number of persons stays public" in statement.text()
+    assert "people with several" not in statement.text()
+    assert "people who have rows under several ids" in statement.text()
+    assert Statement.from_json(statement.to_json()) == statement
 
 
 @pytest.mark.parametrize("words", ["people with several rows", "steps before this one", "that an error was raised"])

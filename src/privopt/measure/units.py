@@ -32,6 +32,20 @@ class each_row:  # noqa: N801  # a constructor that reads as a phrase
 
 
 @dataclass(frozen=True)
+class each_person:  # noqa: N801
+    """A person, with all rows that share an id. **Guarantee** Persons are drawn by themselves, and a person's vector is clipped.
+
+    The vector of a person is made of that person's rows and of public numbers only: the mean of their gradients, for a linear
+    model (`privopt.perexample.person_oracle`).
+
+    >>> UNITS[each_person().name]
+    'one person (all rows of a person together)'
+    """
+
+    name: ClassVar[UnitName] = "person"
+
+
+@dataclass(frozen=True)
 class each_user:  # noqa: N801
     """A user of a federation, with all rows. **Guarantee** Users are drawn by themselves, and a user's whole change is clipped.
 

@@ -8,9 +8,10 @@ from typing import Literal
 from privopt.errors import InputError
 
 Neighbours = Literal["add-remove", "replace-one"]
-UnitName = Literal["example", "user"]
+UnitName = Literal["example", "person", "user"]
 UNITS: dict[UnitName, str] = {  # in the words of a statement
     "example": "one example (row)",
+    "person": "one person (all rows of a person together)",
     "user": "one user (all rows of a user together)",
 }
 _RELATIONS: dict[Neighbours, str] = {
@@ -32,8 +33,8 @@ class Budget:
     probability at most δ. Both data sets have the same n, which is public: means are divided by n, or by a share of
     it. With `"add-remove"`, one of them lacks what one example contributes, as if a row that counts for nothing stood in its
     place. That relation is known as zero-out (Kairouz et al., Practical and Private (Deep) Learning without Sampling or
-    Shuffling). With `"replace-one"`, one example differs. The unit is what is clipped and sampled: one example, or in a
-    federation one user, with all rows.
+    Shuffling). With `"replace-one"`, one example differs. The unit is what is clipped and sampled: one example, one person
+    with all rows, or in a federation one user with all rows.
 
     >>> Budget(1.0, 1e-6)
     Budget(epsilon=1.0, delta=1e-06, neighbours='add-remove', unit='example')
@@ -55,8 +56,8 @@ class Budget:
             raise InputError(f"neighbours is {self.neighbours!r}; it is 'add-remove' or 'replace-one'.")
         if self.unit not in UNITS:
             raise InputError(
-                f"unit is {self.unit!r}, but it is 'example', where each example is clipped and sampled by itself, or 'user' in "
-                "a federation. To protect people who have several rows elsewhere, make one row of all that a person has first."
+                f"unit is {self.unit!r}, but it is 'example', where each example is clipped and sampled by itself, 'person', "
+                "where all rows that share an id are (groups=ids of a linear model), or 'user' in a federation."
             )
 
     def __str__(self) -> str:

@@ -16,6 +16,7 @@ from privopt.privacy.ledger import Ledger
 
 NO_GUARANTEE = "This release has NO GUARANTEE: it is not private (ε = inf). Whoever has it may learn anything about any example."
 SEVERAL_UNITS = "people with several {unit}s: the guarantee is for one {unit}, and weaker for all {unit}s of a person"
+SEVERAL_IDS = "people who have rows under several ids: the guarantee is for the rows of one id"
 NOT_COVERED = (
     "steps before this one that look at the data: scalers, encoders, feature selection, imputation",
     "what is read off the data for free: the classes, the task and column types, unless declared; that an error was raised",
@@ -60,6 +61,8 @@ class Statement:
     @property
     def not_covered(self) -> tuple[str, ...]:
         """What the claim says nothing about."""
+        if self.budget.unit == "person":
+            return SEVERAL_IDS, *NOT_COVERED
         unit = "row" if self.budget.unit == "example" else self.budget.unit
         return SEVERAL_UNITS.format(unit=unit), *NOT_COVERED
 
