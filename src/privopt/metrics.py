@@ -467,6 +467,15 @@ def _check_confidence(confidence: float) -> None:
         raise InputError(f"confidence is {confidence}, but it lies between 0.5 and 1, such as 0.95.")
 
 
+def check_size(size: int, budget: Budget, classes: int) -> None:
+    """Refuse an evaluation of so many units, and classes (0: of numbers), that is certain to say nothing. No rows are read."""
+    query = HeldOutSums(
+        classes, 1 if classes else 5, _mechanism(Session(budget, size), cells=bool(classes), values=1 if classes else 5)
+    )
+    columns = len(GRIDS[-1]) + 1 if classes == 2 else max(classes, 1)
+    _check_size(size, math.sqrt(columns) * query.deviation)
+
+
 def _check_size(size: int, deviation: float) -> None:
     """Refuse what is certain to say nothing; the number of units is public."""
     if 2 * deviation > WIDEST * size:

@@ -2,12 +2,14 @@
 
 evaluation.json           what was measured, with its statement; evaluation-2.json, … are later ones
 evaluation-ledger.jsonl   what evaluations of this run's model cost, with its anchor; apart from what training cost
+holdout-ledger.jsonl      what the evaluation on rows that training set aside cost, capped by its budget
 """
 
 import json
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,14 +17,16 @@ from typing import Any
 import numpy as np
 
 from privopt import datasets
-from privopt.datasets import Schema, Table
+from privopt.datasets import Kind, Numeric, Schema, Table, UnknownNumeric
 from privopt.durable import sync_directory, write_atomically
 from privopt.errors import InputError, PrivoptWarning
-from privopt.metrics import OTHER, ClassifierQuality, RegressorQuality, evaluate_classifier, evaluate_regressor
+from privopt.measure.samplers import held_out_rows
+from privopt.metrics import OTHER, ClassifierQuality, RegressorQuality, check_size, evaluate_classifier, evaluate_regressor
 from privopt.privacy.budget import Budget
 from privopt.privacy.ledger import Ledger
 from privopt.runs.folder import RunFolder
-from privopt.runs.model import SavedModel
+from privopt.runs.model import SavedModel, Task
+from privopt.runs.request import HoldOut, Request
 
 Quality = ClassifierQuality | RegressorQuality
 
@@ -102,10 +106,10 @@ def ledger_path(folder: RunFolder) -> Path:
 
 
 @contextmanager
-def open_ledger(path: Path) -> Iterator[Ledger]:
+def open_ledger(path: Path, cap: Budget | None = None) -> Iterator[Ledger]:
     """A durable ledger; one that was made for nothing, because an error came before the first charge, is removed."""
     there = path.exists()
-    with Ledger(path=path) as ledger:
+    with Ledger(cap, path) as ledger:
         try:
             yield ledger
         finally:
@@ -119,3 +123,61 @@ def save(quality: Quality, path: Path, **more: object) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps({"format": "privopt-evaluation-1", **more, **quality.to_json()}, indent=2).encode())
     sync_directory(path.parent)
+
+
+# ---------------------------------------------------------------- rows that training set aside
+
+
+def set_aside(table: Table, holdout: HoldOut) -> tuple[Table, Table]:
+    """The rows to train on, and those to evaluate on; the cut depends on the number of rows and the key only."""
+    trained, held_out = (_some(table, rows) for rows in held_out_rows(len(table), holdout.share, holdout.key))
+    if not len(trained) or not len(held_out):
+        raise InputError(f"--holdout {holdout.share:g} of {len(table)} rows leaves none to train on, or none to evaluate on.")
+    return trained, held_out
+
+
+def _some(table: Table, rows: Any) -> Table:
+    return replace(
+        table,
+        frame=None if table.frame is None else table.frame.iloc[rows].reset_index(drop=True),
+        matrix=None if table.matrix is None else table.matrix[rows],
+        target=None if table.target is None else table.target[rows],
+    )
+
+
+def check_held_out(request: Request, held_out: Table, task: Task, classes: int, kinds: dict[str, Kind]) -> None:
+    """Refuse an evaluation that could not be done after training, before anything is paid."""
+    assert request.holdout is not None
+    if task == "regress" and (request.schema is None or request.schema.target is None):
+        raise InputError("--holdout needs the public range of a number to predict: declare the target's range in a --schema.")
+    if held_out.frame is not None:
+        for name, kind in kinds.items():
+            if isinstance(kind, Numeric | UnknownNumeric):
+                datasets.numbers(held_out.frame[name])
+    check_size(len(held_out), _holdout_budget(request), classes)
+
+
+def _holdout_budget(request: Request) -> Budget:
+    assert request.holdout is not None
+    return Budget(request.holdout.epsilon, 0.0, request.neighbours)
+
+
+def evaluate_held_out(folder: RunFolder) -> tuple[Quality, Path] | None:
+    """Evaluate a finished model on the rows that its run set aside, once; None if there are none, or it was done before.
+
+    The ledger is capped by the budget, so an evaluation that was paid for and then killed is spent, and not paid twice.
+    """
+    request, place = Request.from_json(folder.asked), folder.path / "evaluation.json"
+    if request.holdout is None or place.exists():
+        return None
+    text = datasets.as_written(datasets.listed_values(request.schema, request.target))
+    _, held_out = set_aside(datasets.read(request.file, request.target, text=text), request.holdout)
+    budget, model = _holdout_budget(request), folder.model()
+    with open_ledger(folder.path / "holdout-ledger.jsonl", budget) as ledger:
+        if ledger.entries:
+            raise InputError("the evaluation on the rows set aside was paid for, but stopped before it was written: it is spent.")
+        quality = evaluate_model(
+            model, held_out, budget, target_bounds=declared_target_bounds(folder), ledger=ledger, seed=request.seed
+        )
+    save(quality, place, model=str(folder.path), file=request.file.name, holdout=request.holdout.share)
+    return quality, place

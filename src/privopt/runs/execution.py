@@ -30,6 +30,7 @@ from privopt.perexample.losses import Huber, Logistic, Loss, Multinomial
 from privopt.privacy.budget import Budget
 from privopt.privacy.events import GaussianDpEvent
 from privopt.privacy.ledger import Ledger
+from privopt.runs.evaluation import check_held_out, set_aside
 from privopt.runs.folder import RunFolder
 from privopt.runs.model import SavedModel, Task
 from privopt.runs.request import FederationRequest, Request
@@ -115,6 +116,10 @@ def _prepare(request: Request) -> _Prepared:
         raise InputError(f"the schema describes the target {request.target!r} under 'columns'. Describe it under 'target'.")
     if table.target is None:
         raise InputError(f"{request.file} has no target to learn. Name its column with --target.")
+    held_out = None
+    if request.holdout is not None:
+        table, held_out = set_aside(table, request.holdout)
+    assert table.target is not None
     budget = request.budget(len(table))
     task = request.task or find_task(table.target, request.schema)
     classes, targets = (
@@ -130,6 +135,8 @@ def _prepare(request: Request) -> _Prepared:
     for name, kind in kinds.items():
         if table.frame is not None and isinstance(kind, Numeric | UnknownNumeric):
             datasets.numbers(table.frame[name])  # an error, if there is one, comes before anything is written
+    if held_out is not None:
+        check_held_out(request, held_out, task, len(classes), kinds)
     if budget.delta == 0:
         _check_declared(request, table, task, kinds)
     features = sum(len(kind.values) if isinstance(kind, Categorical) else 1 for kind in kinds.values()) if kinds else columns
@@ -286,6 +293,11 @@ def _taken_as_public(prepared: _Prepared) -> list[str]:
     request, schema, found = prepared.request, prepared.request.schema, list[str]()
     if declared := sum(isinstance(kind, Numeric | Categorical) for kind in prepared.kinds.values()):
         found.append(f"the ranges or categories that the schema declares, of {declared} of the columns")
+    if request.holdout is not None:
+        found.append(
+            f"which rows these are: {request.holdout.share:.3g} of the file's rows were set aside at random, unseen, for an "
+            f"evaluation at ε = {request.holdout.epsilon:g}; a row has spent either this budget or that one"
+        )
     if prepared.task == "classify":
         found.append(describe_classes(prepared.classes, declared=schema is not None and bool(schema.classes)))
     if request.task is None and (schema is None or not (schema.classes or schema.target)):
