@@ -26,7 +26,7 @@ from privopt.privacy.accountants import epsilon
 from privopt.privacy.budget import Budget, Neighbours
 from privopt.privacy.events import DpEvent
 from privopt.recipe import Recipe, always
-from tests.audit import federations, surveys
+from tests.audit import evaluations, federations, surveys
 from tests.audit.auditing import Game
 from tests.audit.frontends import ROWS, Captured, linear, network, people, table
 from tests.audit.transcripts import Start, describe_first_round, first_rounds, log_ratio, replays
@@ -303,6 +303,11 @@ GAMES: dict[str, Entry] = (
         "survey of column sizes": Entry(surveys.column_sizes, 2 * MANY // 3),
         "survey of categories, a common one": Entry(surveys.common_category, 2 * SOME),
         "survey of categories, a new one": Entry(surveys.new_category, 2 * SOME),
+        "evaluation of a classifier": Entry(evaluations.classifier, 2 * MANY // 3),
+        "evaluation of a classifier, δ = 0": Entry(evaluations.pure_classifier, MANY // 3),
+        "evaluation of a classifier, replace-one": Entry(evaluations.replaced, MANY // 3),
+        "evaluation of persons": Entry(evaluations.persons, 2 * MANY // 3),
+        "evaluation of a regressor": Entry(evaluations.regressor, 2 * MANY // 3),
     }
     | _network_games()
     | _federated_games()

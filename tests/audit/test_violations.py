@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privopt.measure import clips, surveys
+from privopt.measure import clips, evaluations, surveys
 from privopt.measure.mechanisms import gamma_norm, gaussian, gaussian_pool, laplace, noisy_min
 from privopt.measure.samplers import disjoint_batches, poisson
 from privopt.perexample.linear_oracle import LinearGrads
@@ -79,6 +79,17 @@ def _twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(clips.l2, "factors", lambda self, norms, weight=1.0: honest(self, norms, 2 * weight))
 
 
+def _half_a_vote(patch: pytest.MonkeyPatch) -> None:
+    """An evaluation that forgets the losses when it bounds what a row adds, and half of the vote."""
+    patch.setattr(evaluations, "sensitivity", lambda cells, values, order: 0.5)
+
+
+def _every_row_counts(patch: pytest.MonkeyPatch) -> None:
+    """A person who votes with every row."""
+    honest = np.bincount
+    patch.setattr(np, "bincount", lambda places, weights=None, minlength=0: honest(places, minlength=minlength))
+
+
 VIOLATIONS: dict[str, tuple[Break, str, int]] = {  # how the code is broken, which game finds it, on how many replays
     "half of the Gaussian noise": (_less(gaussian, "begin", 1), "dp-gd, one round", 6000),
     "half of the Gaussian noise, in rounds": (_less(gaussian, "begin", 1), "dp-adam, 3 rounds", 2400),
@@ -95,6 +106,10 @@ VIOLATIONS: dict[str, tuple[Break, str, int]] = {  # how the code is broken, whi
     "everybody is in a Poisson batch": (_everybody(poisson), "dp-sgd, Poisson", 2400),
     "everybody is in a disjoint batch": (_everybody(disjoint_batches), "sagd-minibatch, δ = 0", 3600),
     "each answer takes the whole pool": (_whole_pool, "gaussian_pool", 6000),
+    "half of the bound, in an evaluation": (_half_a_vote, "evaluation of a classifier", 6000),
+    "half of the bound, in an evaluation, δ = 0": (_half_a_vote, "evaluation of a classifier, δ = 0", 6000),
+    "half of the bound, of moments": (_half_a_vote, "evaluation of a regressor", 6000),
+    "a person who counts with every row": (_every_row_counts, "evaluation of persons", 6000),
     "a threshold without room for failure": (_low_threshold, "survey of categories, a new one", 1200),
 }
 if find_spec("torch"):

@@ -134,3 +134,9 @@ def test_settings_that_cannot_be(arguments: str, says: str) -> None:
     assert result.exit_code != 0
     assert isinstance(result.exception, InputError)
     assert says in str(result.exception)
+
+
+def test_what_an_attacker_can_say_is_told(small: dict[str, Any]) -> None:
+    assert small["attacker"]["advantage"] == pytest.approx((math.e - 1) / (math.e + 1), abs=1e-4)
+    result = invoke("--n 2000 --d 25 --epsilon 50 --batches full --rounds 20")
+    assert "promises next to nothing" in " ".join(result.output.split())

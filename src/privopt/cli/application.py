@@ -13,6 +13,7 @@ from privopt import __version__
 from privopt.cli.account import account
 from privopt.cli.bounds import bounds
 from privopt.cli.demo import demo, sample
+from privopt.cli.evaluate import evaluate
 from privopt.cli.federate import federate
 from privopt.cli.plan import methods, plan
 from privopt.cli.predict import predict
@@ -34,6 +35,8 @@ common, 10 is weak.
                                          a private model and its statement
   privopt show RUN                       what may be claimed about it
   privopt predict RUN new_patients.csv   use it
+  privopt evaluate RUN held_out.csv --epsilon 0.5
+                                         is it any good? measured privately
   privopt plan --n 50000 --d 100 --epsilon 1
                                          what is worth running; reads no data
 """
@@ -116,7 +119,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for command in (train, federate, predict, show, account, plan, bounds, methods, sample, demo):
+for command in (train, federate, predict, evaluate, show, account, plan, bounds, methods, sample, demo):
     app.command()(command)
 
 

@@ -14,6 +14,7 @@ import typer
 from privopt.cli.account import check_count, check_positive, checked_delta, event, show_cautions
 from privopt.errors import InputError
 from privopt.limits import MOST_EXAMPLES, MOST_ROUNDS
+from privopt.privacy.attacker import describe_attacker, strongest_attacker
 from privopt.privacy.budget import Budget, Neighbours, cautions
 
 # ---------------------------------------------------------------- methods
@@ -141,6 +142,8 @@ def plan(
         "recommended": asdict(best),
         "reason": reason(found, best),
         "warnings": cautions(budget.delta, n),
+        "attacker": strongest_attacker(epsilon, budget.delta).to_json(),
+        "meaning": describe_attacker(epsilon, budget.delta),
     }
     if as_json:
         typer.echo(json.dumps(result, indent=2))
@@ -250,3 +253,4 @@ def _show(rows: Sequence[Row], best: Row, result: dict[str, Any]) -> None:
     console = Console()
     console.print(table)
     console.print(f"[bold green]→[/] {result['reason']}", highlight=False)
+    console.print(result["meaning"], highlight=False)

@@ -25,7 +25,7 @@ def predict(
     """Predict the rows of a file: privopt predict RUN new_patients.csv --out predictions.csv
 
     Using a private model costs no budget. A score measured on private rows does reveal something about them: keep it to
-    yourself, or measure it on rows that may be public.
+    yourself, measure it on rows that may be public, or let privopt evaluate measure it with noise.
     """
     import numpy as np
     import pandas as pd
@@ -61,21 +61,32 @@ def predict(
         write_atomically(out, text.encode())
     console = Console(stderr=True)
     if table.target is not None:
-        console.print(_score(model, frame["prediction"], table.target))
+        scores = probabilities if model.task == "classify" else frame["prediction"].to_numpy()
+        say(console, f"{_score(model, scores, table.target)} (sensitive if these rows are private)")
     if out is not None:
         say(console, f"{len(frame)} predictions in {out}")
 
 
-def _score(model: "SavedModel", predictions: Any, truth: Any) -> str:
-    """How good the predictions are, and what kind of number that is."""
+def _score(model: "SavedModel", predicted: Any, truth: Any) -> str:
+    """How good the predictions are, beside those that do not look at a row: exact numbers, for rows that may be public."""
     import numpy as np
+    from sklearn.metrics import roc_auc_score
 
     from privopt import datasets
 
-    caution = "[dim](sensitive if these rows are private)[/]"
-    if model.task == "classify":
-        right = datasets.codes(truth, model.classes) == datasets.codes(predictions, model.classes)
-        return f"accuracy {np.mean(right):.4f} {caution}"
-    if truth.dtype.kind not in "iuf":
-        raise InputError("the true values are text, but this model predicts numbers.")
-    return f"R² {1 - np.mean((truth - predictions.to_numpy()) ** 2) / np.var(truth):.4f} {caution}"
+    if model.task == "regress":
+        if truth.dtype.kind not in "iuf":
+            raise InputError("the true values are text, but this model predicts numbers.")
+        error, spread = np.sqrt(np.mean((truth - predicted) ** 2)), np.std(truth)
+        r2 = f"R² {1 - error**2 / spread**2:.4f}, " if spread else ""
+        return f"{r2}RMSE {error:.5g}, MAE {np.mean(np.abs(truth - predicted)):.5g}; RMSE of the mean {spread:.5g}"
+    places = datasets.codes(truth, model.classes)
+    known = places >= 0
+    right = f"accuracy {np.mean(places == predicted.argmax(axis=1)):.4f}"
+    if not known.any():
+        return right
+    counts = np.bincount(places[known], minlength=len(model.classes))
+    most = f"always '{model.classes[int(counts.argmax())]}' {counts.max() / len(places):.4f}"
+    losses = -np.log(np.maximum(predicted[known, places[known]], 1e-15))
+    area = f", AUC {roc_auc_score(places[known], predicted[known, 1]):.4f}" if len(counts) == 2 and counts.all() else ""
+    return f"{right}{area}, log loss {losses.mean():.4f}; {most}"

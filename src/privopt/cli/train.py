@@ -14,7 +14,7 @@ from privopt.errors import InputError
 from privopt.privacy.budget import Neighbours
 
 if TYPE_CHECKING:
-    from privopt.runs.request import Request
+    from privopt.runs.request import HoldOut, Request
 
 
 def train(
@@ -87,6 +87,13 @@ def train(
         int | None,
         typer.Option(help="Processes of this machine that train a network together, started by torchrun. The guarantee stays."),
     ] = None,
+    holdout: Annotated[
+        float | None,
+        typer.Option(help="A share of the rows, such as 0.2, that is set aside at random, to evaluate the model on at the end."),
+    ] = None,
+    evaluate_epsilon: Annotated[
+        float | None, typer.Option(help="The budget of that evaluation; a row spends either it or --epsilon.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder to make. Default: runs/NAME-DATE.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder, within its budget.")] = None,
     seed: Annotated[
@@ -142,6 +149,7 @@ def train(
         processes=nproc,
         person=person,
         rows_per_person=rows_per_person,
+        holdout=_holdout(holdout, evaluate_epsilon, nproc, seed),
     )
     if nproc is not None and not request.hidden:
         raise InputError("--nproc is for networks, such as --model mlp:128,128: a linear model trains in one process.")
@@ -158,13 +166,36 @@ def _run(context: typer.Context, request: "Request | None", place: Path, nproc: 
 
     from privopt.cli.processes import processes
     from privopt.cli.show import shown
+    from privopt.escaping import plain, say
     from privopt.progress import Bar
     from privopt.runs import execution as runs
+    from privopt.runs.evaluation import evaluate_held_out
 
     console = Console()
     with kept(place), processes(context, nproc, more), Bar(console, "training") as bar:
         folder = runs.resume(place, bar) if request is None else runs.start(request, place, bar)
     shown(console, folder)
+    if (evaluated := evaluate_held_out(folder)) is not None:
+        quality, file = evaluated
+        console.print(plain(str(quality)))
+        statement = quality.privacy.statement
+        spent = f"ε = {statement.epsilon:.4g}, δ = {statement.budget.delta:.3g}"
+        say(console, f"Measured on {quality.size} rows that were set aside, which have spent {spent}; and not training's budget.")
+        say(console, f"Evaluation: {file}")
+
+
+def _holdout(share: float | None, epsilon: float | None, nproc: int | None, seed: int | None) -> "HoldOut | None":
+    """What is set aside, by a key that is drawn before any row is read."""
+    from privopt.measure.randomness import generator, key
+    from privopt.runs.request import HoldOut
+
+    if share is None and epsilon is None:
+        return None
+    if share is None or epsilon is None:
+        raise InputError("--holdout SHARE and --evaluate-epsilon E belong together, as in --holdout 0.2 --evaluate-epsilon 0.1.")
+    if nproc is not None:
+        raise InputError("--holdout is for one process: leave --nproc out, or evaluate the model with privopt evaluate.")
+    return HoldOut(share, epsilon, key(generator(seed)))
 
 
 @contextmanager

@@ -162,6 +162,24 @@ def _parts(batches: int, key: int, size: int) -> tuple[Vector, ...]:
     return tuple(np.split(np.argsort(part, kind="stable"), np.cumsum(np.bincount(part, minlength=batches))[:-1]))
 
 
+def held_out_rows(size: int, share: float, key: int) -> tuple[Vector, Vector]:
+    """Cut the rows once into those to train on and a share that is set aside, at random; both in order.
+
+    **Guarantee** The cut is a function of the number of rows, which is public, of a public share and of a key that was drawn
+    before any row was read; it may be known to everybody. So each row is, whatever it holds, in one part only (in either
+    relation of neighbours n stays, and so does each row's place). If the model is trained on the one part at (ε₁, δ₁) and
+    evaluated on the other at (ε₂, δ₂), then a row that was trained on moves the model only, and for every model the evaluation
+    is drawn without it: both releases together cost it (ε₁, δ₁). A row that was set aside does not touch the model, and for
+    every model the evaluation costs it (ε₂, δ₂). The larger of the two holds for every row (parallel composition).
+
+    >>> trained, held_out = held_out_rows(10, 0.2, key=5)
+    >>> len(trained), len(held_out), sorted([*trained, *held_out]) == list(range(10))
+    (8, 2, True)
+    """
+    held_out = np.sort(from_key(key).choice(size, round(share * size), replace=False))
+    return np.setdiff1d(np.arange(size), held_out, assume_unique=True), held_out
+
+
 # ---------------------------------------------------------------- the rows of persons
 
 

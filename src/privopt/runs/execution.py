@@ -32,6 +32,7 @@ from privopt.perexample.persons import Persons
 from privopt.privacy.budget import Budget
 from privopt.privacy.events import GaussianDpEvent
 from privopt.privacy.ledger import Ledger
+from privopt.runs.evaluation import check_held_out, set_aside
 from privopt.runs.folder import RunFolder
 from privopt.runs.model import SavedModel, Task
 from privopt.runs.request import FederationRequest, Request
@@ -137,6 +138,10 @@ def _prepare(request: Request) -> _Prepared:
         raise InputError(f"the schema describes the target {request.target!r} under 'columns'. Describe it under 'target'.")
     if table.target is None:
         raise InputError(f"{request.file} has no target to learn. Name its column with --target.")
+    held_out = None
+    if request.holdout is not None:
+        table, held_out = set_aside(table, request.holdout)
+    assert table.target is not None
     size, unit = (len(table), each_row()) if persons is None else (persons.size, each_person())
     budget = request.budget(size)
     task = request.task or find_task(table.target, request.schema)
@@ -153,6 +158,8 @@ def _prepare(request: Request) -> _Prepared:
     for name, kind in kinds.items():
         if table.frame is not None and isinstance(kind, Numeric | UnknownNumeric):
             datasets.numbers(table.frame[name])  # an error, if there is one, comes before anything is written
+    if held_out is not None:
+        check_held_out(request, held_out, task, len(classes), kinds)
     if budget.delta == 0:
         _check_declared(request, table, task, kinds)
     features = sum(len(kind.values) if isinstance(kind, Categorical) else 1 for kind in kinds.values()) if kinds else columns
@@ -174,6 +181,8 @@ def _check_person(request: Request) -> None:
         raise InputError(
             f"--person and --target are the same column, {request.person!r}: one says whose row it is, the other what to learn."
         )
+    if request.holdout is not None:
+        raise InputError("--holdout sets rows aside, not persons. Leave it out, and use privopt evaluate on rows of other persons.")
     if request.hidden:
         raise InputError(f"--person is for linear models so far. Leave --model {request.model} out.")
     if request.schema is not None and request.person in request.schema.columns:
@@ -346,6 +355,11 @@ def _taken_as_public(prepared: _Prepared) -> list[str]:
     request, schema, found = prepared.request, prepared.request.schema, list[str]()
     if declared := sum(isinstance(kind, Numeric | Categorical) for kind in prepared.kinds.values()):
         found.append(f"the ranges or categories that the schema declares, of {declared} of the columns")
+    if request.holdout is not None:
+        found.append(
+            f"which rows these are: {request.holdout.share:.3g} of the file's rows were set aside at random, unseen, for an "
+            f"evaluation at ε = {request.holdout.epsilon:g}; a row has spent either this budget or that one"
+        )
     if prepared.task == "classify":
         found.append(describe_classes(prepared.classes, declared=schema is not None and bool(schema.classes)))
     if request.task is None and (schema is None or not (schema.classes or schema.target)):

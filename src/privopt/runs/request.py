@@ -20,6 +20,34 @@ MOST_NODES, MOST_ROUNDS_SENT = 64, 10_000  # of a federation: each node is two p
 
 
 @dataclass(frozen=True)
+class HoldOut:
+    """Rows that are set aside at random, to evaluate the model on: their share, the budget, and the key of the draw."""
+
+    share: float
+    epsilon: float
+    key: int  # public: nothing is hidden by it
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < 1:
+            raise InputError(f"--holdout is {self.share:g}, but it is a share of the rows, between 0 and 1, such as 0.2.")
+        Budget(self.epsilon)  # refuses what is no budget
+
+    def to_json(self) -> dict[str, Any]:
+        """What `from_json` reads back."""
+        return {"share": self.share, "epsilon": self.epsilon, "key": f"{self.key:x}"}
+
+    @classmethod
+    def from_json(cls, value: Any) -> "HoldOut":
+        """What `to_json` wrote."""
+        match value:
+            case {"share": float(share), "epsilon": float() | int() as epsilon, "key": str(key)} if re.fullmatch(
+                r"[0-9a-f]{1,64}", key
+            ):
+                return cls(share, epsilon, int(key, 16))
+        raise InputError("run.json is damaged: what it says about --holdout cannot be read. Start a new run.")
+
+
+@dataclass(frozen=True)
 class Request:
     """A private model of a file's target."""
 
@@ -37,6 +65,7 @@ class Request:
     processes: int | None = None  # of a torchrun job; None: this process trains
     person: str | None = None  # the column that says whose row it is; None: each row is protected by itself
     rows_per_person: int | None = None
+    holdout: HoldOut | None = None
 
     def budget(self, size: int) -> Budget:
         """The budget, for a table of so many rows, or persons."""
@@ -64,6 +93,7 @@ class Request:
             "seed": self.seed,
             **({} if self.processes is None else {"processes": self.processes}),
             **({} if self.person is None else {"person": self.person, "rows_per_person": self.rows_per_person}),
+            **({} if self.holdout is None else {"holdout": self.holdout.to_json()}),
         }
 
     @classmethod
@@ -102,6 +132,7 @@ class Request:
                     processes=value.get("processes"),
                     person=value.get("person"),
                     rows_per_person=value.get("rows_per_person"),
+                    holdout=None if value.get("holdout") is None else HoldOut.from_json(value["holdout"]),
                 )
         raise InputError("run.json is damaged: an entry is missing, or is not what it should be. Start a new run.")
 
