@@ -148,13 +148,14 @@ def _run(context: typer.Context, request: "Request | None", place: Path, nproc: 
     from rich.console import Console
 
     from privopt.cli.processes import processes
-    from privopt.cli.show import shown
+    from privopt.cli.show import report, shown
     from privopt.progress import Bar
     from privopt.runs import execution as runs
 
     console = Console()
     with kept(place), processes(context, nproc, more), Bar(console, "training") as bar:
         folder = runs.resume(place, bar) if request is None else runs.start(request, place, bar)
+    report(folder)
     shown(console, folder)
 
 
