@@ -8,12 +8,14 @@ from dataclasses import replace
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from privopt.errors import InputError, PrivoptWarning
-from privopt.privacy.events import NonPrivateDpEvent
-from privopt.report import Contents, render_page, try_report, write_report
+from privopt.privacy.budget import Budget
+from privopt.privacy.events import LaplaceDpEvent, NonPrivateDpEvent
+from privopt.report import Contents, render_page, try_report, write_card, write_report
 from privopt.runs.folder import RunFolder
 from tests.cli.typed import privopt
 from tests.hostile.commands import start
@@ -146,21 +148,47 @@ def test_without_matplotlib_there_are_tables_and_a_word_about_it(finished: RunFo
     assert len(Page(text).all("table")) >= 5
 
 
-def test_an_evaluation_in_the_folder_is_shown(tmp_path: Path, finished: RunFolder) -> None:
-    contents = Contents.of(finished)
-    assert "Nothing was measured" in render_page(contents)
-    folder = train_once_hidden(tmp_path / "rows.csv", tmp_path / "run", 0)
-    found = {
-        "epsilon": 0.1,
-        "accuracy": {"value": 0.81234, "low": 0.79, "high": 0.83},
-        "confusion": [[1, 2], [3, 4]],
-        SCRIPT: "x",
+def evaluation(folder: RunFolder) -> dict[str, Any]:
+    """As `privopt evaluate` leaves it."""
+    event = LaplaceDpEvent(5.0)
+    statement = replace(
+        folder.statement(), event=event, budget=Budget(0.2), released="noisy sums", seeded=False, noise="a source"
+    )
+    numbers = {"accuracy": {"value": 0.81234, "low": 0.79, "high": 0.83}, SCRIPT: {"value": 1.5, "low": None, "high": None}}
+    return {
+        "format": "privopt-evaluation-1",
+        "model": str(folder.path),
+        "file": "held_out.csv",
+        "size": 500,
+        "confidence": 0.95,
+        "numbers": numbers,
+        "statement": statement.to_json(),
+        "classes": ["no", "yes"],
+        "confusion": [[210.2, 40.1], [51.0, 199.0], [0.4, -1.2]],
     }
+
+
+def test_evaluations_in_the_folder_are_shown_with_what_they_cost(tmp_path: Path) -> None:
+    folder = train_once_hidden(tmp_path / "rows.csv", tmp_path / "run", 0)
+    assert "Nothing was measured" in render_page(Contents.of(folder))
+    found = evaluation(folder)
     (folder.path / "evaluation.json").write_text(json.dumps(found))
-    page = words(Page(write_report(folder).read_text()))
-    assert "0.8123 (0.79 to 0.83)" in page
+    (folder.path / "evaluation-2.json").write_text(json.dumps(found | {"file": "later.csv"}))
+    text = write_report(folder).read_text()
+    page = words(Page(text))
+    assert "0.79 to 0.83" in page
+    assert "−∞ to ∞" in page
+    assert "500 rows of held_out.csv (evaluation.json). This cost ε = 0.2, δ = 0" in page
+    assert page.index("held_out.csv") < page.index("later.csv") < page.index("What was spent")
     assert SCRIPT in page
-    (folder.path / "evaluation.json").write_text("[1")
+    assert str(tmp_path) not in text
+    assert "0.8123" in write_card(Contents.of(folder))
+
+
+@pytest.mark.parametrize("damage", ["[1", "[]", "{}", '{"size": 1, "confidence": 1, "numbers": [], "statement": {}}'])
+def test_a_damaged_evaluation_is_named(tmp_path: Path, damage: str) -> None:
+    folder = train_once_hidden(tmp_path / "rows.csv", tmp_path / "run", 0)
+    (folder.path / "evaluation.json").write_text(damage)
     with pytest.raises(InputError, match=r"evaluation\.json is damaged"):
         write_report(folder)
 

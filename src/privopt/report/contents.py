@@ -7,6 +7,7 @@ import datetime
 import json
 import math
 import platform
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,8 +20,9 @@ import numpy as np
 from privopt import __version__
 from privopt.datasets import Categorical, Numeric
 from privopt.datasets.schema import shortened
-from privopt.errors import InputError
+from privopt.errors import InputError, PrivoptError
 from privopt.privacy.accountants import epsilon
+from privopt.privacy.budget import UNITS
 from privopt.privacy.events import (
     DpEvent,
     FailureDpEvent,
@@ -37,11 +39,10 @@ from privopt.runs.folder import RunFolder
 from privopt.runs.model import SavedModel
 from privopt.training.scaling import INTERCEPT
 
-EVALUATION = "evaluation.json"
 EXACT_MARKS, SLOW_MARKS = 12, 4  # prices of parts of a run: where Gaussians have a closed form, and where they have none
 COVERAGE, DEVIATIONS = 0.95, 1.959963984540054  # of a noise interval, and its half width in standard deviations
 NO_CATEGORIES_SHOWN = 12
-MOST_METRICS = 200
+MOST_EVALUATIONS = 20  # in one report
 
 
 class Spent(NamedTuple):
@@ -68,11 +69,39 @@ class Feature(NamedTuple):
     origin: str
 
 
-class Metric(NamedTuple):
-    """A number that tells how good the model is."""
+class Number(NamedTuple):
+    """A number that tells how good the model is, and its interval; None stands for one that is not finite."""
 
     name: str
-    value: str
+    value: float | None
+    low: float | None
+    high: float | None
+
+    @property
+    def words(self) -> tuple[str, str, str]:
+        """Its name, its value and its interval."""
+        value, low, high = ("∞" if one is None else f"{one:.4g}" for one in self[1:])
+        return self.name, value, f"{low if self.low is not None else '−∞'} to {high}"
+
+
+class Evaluation(NamedTuple):
+    """How good the model is on rows of a file, by one release with a price of its own."""
+
+    name: str  # of the file that holds it
+    data: str
+    size: int
+    confidence: float
+    numbers: tuple[Number, ...]
+    statement: Statement
+    classes: tuple[str, ...] = ()
+    confusion: tuple[tuple[float, ...], ...] = ()  # noisy numbers, by true class and by predicted class
+
+    @property
+    def cost(self) -> str:
+        """What it cost whoever is in those rows."""
+        if not self.statement.private:
+            return "no guarantee: it is not private"
+        return f"ε = {self.statement.epsilon:.4g}, δ = {self.statement.budget.delta:.3g}, for {UNITS[self.statement.budget.unit]}"
 
 
 @dataclass(frozen=True)
@@ -85,13 +114,13 @@ class Contents:
     asked: Mapping[str, Any]
     made: int | None = None  # when its ledger was begun
     newest: str | None = None  # the ledger's newest hash
-    evaluation: Mapping[str, Any] | None = None
+    evaluations: tuple[Evaluation, ...] = ()
 
     @classmethod
     def of(cls, folder: RunFolder) -> "Contents":
         """Read them; a run without a model is refused."""
         model, ledger = folder.model(), folder.ledger()
-        return cls(folder.statement(), model, ledger.entries, folder.asked, ledger.made, ledger.newest, _evaluation(folder))
+        return cls(folder.statement(), model, ledger.entries, folder.asked, ledger.made, ledger.newest, _evaluations(folder))
 
     # ------------------------------------------------------------ what it is about
 
@@ -240,11 +269,6 @@ class Contents:
         """Columns that the schema leaves out."""
         return tuple(name for name, entry in _declared(self.asked).items() if isinstance(entry, Mapping) and entry.get("ignore"))
 
-    @property
-    def metrics(self) -> tuple[Metric, ...]:
-        """How good the model is, by the evaluation in its folder."""
-        return tuple(_metrics(self.evaluation or {}))[:MOST_METRICS]
-
     # ------------------------------------------------------------ how it was made
 
     @property
@@ -277,17 +301,40 @@ _MANY_ROUNDS = (
 )
 
 
-def _evaluation(folder: RunFolder) -> Mapping[str, Any] | None:
-    path = folder.path / EVALUATION
-    if not path.is_file():
-        return None
-    try:
-        value = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
-        raise InputError(f"{path} is damaged: it is not JSON.") from None
-    if not isinstance(value, dict):
-        raise InputError(f"{path} is damaged: it is not a JSON object.")
-    return value
+def _evaluations(folder: RunFolder) -> tuple[Evaluation, ...]:
+    """Read evaluation.json, evaluation-2.json, …, in the order in which they were written."""
+    named = [(re.fullmatch(r"evaluation(?:-(\d{1,9}))?\.json", path.name), path) for path in folder.path.iterdir()]
+    ordered = sorted((int(name[1] or 1), path) for name, path in named if name)
+    found = []
+    for _, path in ordered[:MOST_EVALUATIONS]:
+        try:
+            found.append(_parse_evaluation(path.name, json.loads(path.read_bytes())))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, PrivoptError) as error:
+            why = str(error) if isinstance(error, PrivoptError) else f"{type(error).__name__}."
+            raise InputError(f"{path} is damaged: {why}") from None
+    return tuple(found)
+
+
+def _parse_evaluation(name: str, value: dict[str, Any]) -> Evaluation:
+    data = value.get("file")
+    classes, confusion = value.get("classes", []), value.get("confusion", [])
+    return Evaluation(
+        name,
+        PurePath(data).name if isinstance(data, str) else "unknown rows",
+        int(value["size"]),
+        float(value["confidence"]),
+        tuple(
+            Number(str(key), *(_optional(held[part]) for part in ("value", "low", "high")))
+            for key, held in value["numbers"].items()
+        ),
+        Statement.from_json(value["statement"]),
+        tuple(map(str, classes)),
+        tuple(tuple(map(float, row)) for row in confusion),
+    )
+
+
+def _optional(number: object) -> float | None:
+    return None if number is None else float(number)  # type: ignore[arg-type]
 
 
 def _declared(asked: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -312,27 +359,6 @@ def _values(kind: Any) -> str:
         more = len(kind.values) - NO_CATEGORIES_SHOWN
         return ", ".join(kind.values[:NO_CATEGORIES_SHOWN]) + (f" and {more} more" if more > 0 else "")
     return shortened(kind.to_json())
-
-
-def _metrics(value: Any, name: str = "", depth: int = 0) -> list[Metric]:
-    """The numbers of a JSON object, by their path; a value with `low` and `high` is one with its interval."""
-    match value:
-        case {"value": int() | float() as number, "low": int() | float() as low, "high": int() | float() as high}:
-            return [Metric(name, f"{number:.4g} ({low:.4g} to {high:.4g})")]
-        case dict() if depth < 4:
-            inner = [_metrics(held, f"{name}: {key}" if name else str(key), depth + 1) for key, held in value.items()]
-            return [metric for metrics in inner for metric in metrics]
-        case bool():
-            return [Metric(name, "yes" if value else "no")]
-        case int() | float():
-            return [Metric(name, f"{value:.4g}" if isinstance(value, float) else str(value))]
-        case str():
-            return [Metric(name, value)]
-        case list() if len(value) <= 4 and all(isinstance(one, int | float | str) for one in value):
-            return [Metric(name, " to ".join(f"{one:.4g}" if isinstance(one, float) else str(one) for one in value))]
-        case list():
-            return [Metric(name, f"{len(value)} entries: see {EVALUATION}")]
-    return []
 
 
 def _closed_form(parts: list[tuple[DpEvent, int]]) -> bool:

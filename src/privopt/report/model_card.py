@@ -6,7 +6,7 @@ import re
 from privopt.escaping import printable
 from privopt.privacy.budget import UNITS, describe_neighbours
 from privopt.privacy.statement import NO_GUARANTEE
-from privopt.report.contents import Contents
+from privopt.report.contents import Contents, Evaluation
 from privopt.report.deployments import TO_FILL_IN
 
 MOST_FEATURES = 100
@@ -38,7 +38,7 @@ def write_card(contents: Contents) -> str:
         _list([f"Purpose and users: {TO_FILL_IN}", f"Out of scope: {TO_FILL_IN}"]),
         "## Training data",
         _list([f"{escape(contents.data_name)}{_size(contents)}", f"How the data came about, and consent: {TO_FILL_IN}"]),
-        _table(("Column", "Values", "Where this comes from"), contents.features[:MOST_FEATURES]) if contents.features else "",
+        _table(("Column", "Values", "Source"), contents.features[:MOST_FEATURES]) if contents.features else "",
         "## Privacy",
         claim,
         *(["**WARNING: the noise came from a fixed seed, for tests only.**"] if statement.seeded else []),
@@ -50,7 +50,8 @@ def write_card(contents: Contents) -> str:
         *_named("Assumed (checked, but not proved):", statement.assumed),
         *_named("Not covered:", statement.not_covered),
         "## Quality",
-        _table(("Measure", "Value"), contents.metrics) if contents.metrics else f"Not measured. {TO_FILL_IN}",
+        *(part for one in contents.evaluations for part in _quality(one)),
+        "" if contents.evaluations else f"Not measured. {TO_FILL_IN}",
         "## Limits and risks",
         _list(
             [
@@ -76,6 +77,12 @@ def _guess(contents: Contents) -> str:
         "Somebody who knows everything else, and guesses whether one unit took part by the toss of a fair coin, is right at most "
         f"{100 * (contents.guess or 1.0):.1f} times of 100 after a look at all that was released."
     )
+
+
+def _quality(one: Evaluation) -> list[str]:
+    words = f"On {one.size} {'rows' if one.statement.budget.unit == 'example' else one.statement.budget.unit + 's'} of "
+    columns = ("Measure", "Value", f"{one.confidence:.0%} interval")
+    return [f"{words}{escape(one.data)}, which cost {one.cost}:", _table(columns, [number.words for number in one.numbers])]
 
 
 def _size(contents: Contents) -> str:

@@ -16,14 +16,16 @@ from privopt.escaping import printable
 from privopt.privacy.budget import UNITS, cautions, describe_neighbours
 from privopt.privacy.events import describe
 from privopt.privacy.statement import NO_GUARANTEE
-from privopt.report.contents import COVERAGE, DEVIATIONS, EVALUATION, Coefficient, Contents
+from privopt.report.contents import COVERAGE, DEVIATIONS, Coefficient, Contents, Evaluation
 from privopt.report.deployments import registry_entry
-from privopt.report.plots import can_draw, draw_coefficients, draw_spending
+from privopt.report.plots import MOST_DRAWN, can_draw, draw_coefficients, draw_spending
 from privopt.runs.folder import RunFolder
 
 FILE = "report.html"
 MOST_ROWS = 200  # of a table
 STYLE = Path(__file__).with_name("report.css")
+MOST_CLASSES = 20  # of a confusion matrix
+SEEDED = "The noise came from a fixed seed. Whoever knows the seed can remove the noise: this run is for tests only."
 NO_PLOTS = (
     "There is no plot: matplotlib is not installed. With it (pip install 'privopt[report]'), privopt show RUN --html draws one."
 )
@@ -127,9 +129,7 @@ def _claim(contents: Contents) -> str:
     statement, budget, noun = contents.statement, contents.statement.budget, _noun(contents)
     parts = []
     if statement.seeded:
-        parts.append(
-            _warning("The noise came from a fixed seed. Whoever knows the seed can remove the noise: this run is for tests only.")
-        )
+        parts.append(_warning(SEEDED))
     if not statement.private:
         parts += ['<p class="claim">No guarantee: not private</p>', _warning(NO_GUARANTEE)]
     else:
@@ -178,14 +178,34 @@ def _delta(delta: float) -> str:
 
 
 def _quality(contents: Contents) -> str:
-    if contents.evaluation is None:
+    if not contents.evaluations:
         return (
-            f"<p>Nothing was measured: there is no {EVALUATION} in the run folder. A score of private rows reveals something "
-            "about them, so it is a release with a price of its own. For rows that may be public, privopt predict RUN FILE "
-            "--target COLUMN tells how good the model is.</p>"
+            "<p>Nothing was measured: there is no evaluation.json in the run folder. A score of private rows reveals something "
+            "about them, so it is a release with a price of its own. For rows that may be public, <code>privopt predict "
+            "RUN FILE --target COLUMN</code> tells how good the model is.</p>"
         )
-    rows = [(metric.name, metric.value) for metric in contents.metrics]
-    return f"<p>From {EVALUATION} in the run folder.</p>" + _table("Quality", ("Measure", "Value"), rows, numbers=(1,))
+    return "\n".join(map(_evaluation, contents.evaluations))
+
+
+def _evaluation(one: Evaluation) -> str:
+    unit = one.statement.budget.unit
+    words = (
+        f"Measured with noise on {one.size} {'row' if unit == 'example' else unit}s of {one.data} ({one.name}). This cost "
+        f"{one.cost}, on top of what training cost those who were in both."
+    )
+    columns = ("Measure", "Value", f"{one.confidence:.0%} interval")
+    parts = [f"<p>{_text(words)}</p>", *([_warning(SEEDED)] if one.statement.seeded else [])]
+    parts.append(
+        _table("Quality, with intervals that include the noise", columns, [n.words for n in one.numbers], numbers=(1, 2))
+    )
+    if one.confusion and len(one.confusion[0]) == len(one.classes) <= MOST_CLASSES:
+        names = [*one.classes, "(other)"][: len(one.confusion)]
+        rows = [(name, *(f"{count:.0f}" for count in row)) for name, row in zip(names, one.confusion, strict=False)]
+        table = _table(
+            "Noisy counts, by true class and predicted class", ("True class", *one.classes), rows, numbers=range(1, 99)
+        )
+        parts.append(_details("Confusion matrix", table))
+    return "\n".join(parts)
 
 
 def _spending(contents: Contents, drawn: bool) -> str:
@@ -193,6 +213,8 @@ def _spending(contents: Contents, drawn: bool) -> str:
     if not statement.private:
         return "<p>Everything: this release is not private.</p>"
     spent = contents.spending
+    if spent[-1].releases == 1:
+        return f"<p>One release, which costs ε = {statement.epsilon:.4g} of {budget.epsilon:.4g} at δ = {budget.delta:.3g}.</p>"
     words = (
         f"ε rises to {statement.epsilon:.4g} over {spent[-1].releases} releases, under a planned budget of {budget.epsilon:.4g} "
         f"at δ = {budget.delta:.3g}."
@@ -218,14 +240,15 @@ def _model(contents: Contents, drawn: bool) -> str:
         )
     if contents.deviation_known:
         parts.append(
-            f"<p>Noise was added once, and its size is known. Each interval holds the coefficient without privacy noise in "
+            f"<p>Noise was added once, and its size is known. An interval holds the coefficient before noise in "
             f"{COVERAGE:.0%} of all runs. It says nothing about the error from having few {_noun(contents)}s.</p>"
         )
     else:
         parts.append(f"<p>There are no intervals for the privacy noise. {_text(contents.why_no_deviation)}</p>")
     slopes = [one for one in found if one.feature != "(intercept)" or one not in found[-len(model.intercepts) :]]
     if drawn and slopes:
-        words = f"The {min(len(slopes), 20)} largest of {len(slopes)} coefficients."
+        most = "All" if len(slopes) <= MOST_DRAWN else f"The {MOST_DRAWN} largest of"
+        words = f"{most} {len(slopes)} coefficients" + (", with the interval of the noise." if contents.deviation_known else ".")
         parts.append(_figure(draw_coefficients(slopes, words), words))
     elif not drawn:
         parts.append(_note(NO_PLOTS))
@@ -266,7 +289,7 @@ def _features(contents: Contents) -> str:
     rows = [tuple(feature) for feature in contents.features[:MOST_ROWS]]
     left = f": {MOST_ROWS} of {len(contents.features)}" if len(contents.features) > MOST_ROWS else ""
     parts = ["<p>Numbers outside a range are set to its nearer end. Categories that are not listed count as none.</p>"]
-    parts += [_table(f"Columns of the model{left}", ("Column", "Values", "Where this comes from"), rows, tall=len(rows) > 15)]
+    parts += [_table(f"Columns of the model{left}", ("Column", "Values", "Source"), rows, tall=len(rows) > 15)]
     if contents.ignored:
         parts.append(f"<p>Left out by the schema: {_text(', '.join(contents.ignored))}.</p>")
     return "\n".join(parts)

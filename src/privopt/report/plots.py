@@ -35,6 +35,7 @@ def draw_spending(spent: Sequence[Spent], planned: float, title: str) -> str:
         [one.releases for one in spent], [one.epsilon for one in spent], color=ACCENT, linewidth=2, marker="o", markersize=4
     )
     axes.set(xlabel="releases so far", ylabel="ε spent", xlim=(0, spent[-1].releases * 1.02), ylim=(0, planned * 1.15))
+    axes.xaxis.get_major_locator().set_params(integer=True)
     return _finish(figure, title, "spending")
 
 
