@@ -6,10 +6,11 @@ on a light and on a dark ground; its text is text, in the page's font.
 
 import html
 import io
+import logging
 import re
 import warnings
-from collections.abc import Sequence
-from importlib.util import find_spec
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from privopt.escaping import printable
@@ -22,12 +23,28 @@ MOST_DRAWN, MOST_LETTERS = 20, 22
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is installed."""
-    return find_spec("matplotlib") is not None
+    """Whether matplotlib is installed, and works."""
+    with _quietly():
+        try:
+            import matplotlib.figure
+        except ImportError:
+            return False
+    return bool(matplotlib.figure)
 
 
 def draw_spending(spent: Sequence[Spent], planned: float, title: str) -> str:
     """ε against the number of releases, under the planned budget."""
+    with _quietly():
+        return _finish(_spending(spent, planned), title, "spending")
+
+
+def draw_coefficients(coefficients: Sequence[Coefficient], title: str) -> str:
+    """The largest coefficients, as bars from 0, with the interval of their noise where it is known."""
+    with _quietly():
+        return _finish(_coefficients(coefficients[:MOST_DRAWN][::-1]), title, "coefficients")
+
+
+def _spending(spent: Sequence[Spent], planned: float) -> Any:
     figure, axes = _start(2.7)
     axes.axhline(planned, color=INK, linewidth=1, linestyle=(0, (4, 3)))
     axes.text(spent[-1].releases, planned * 1.02, "planned budget", color=INK, ha="right", va="bottom", fontsize=9)
@@ -36,12 +53,10 @@ def draw_spending(spent: Sequence[Spent], planned: float, title: str) -> str:
     )
     axes.set(xlabel="releases so far", ylabel="ε spent", xlim=(0, spent[-1].releases * 1.02), ylim=(0, planned * 1.15))
     axes.xaxis.get_major_locator().set_params(integer=True)
-    return _finish(figure, title, "spending")
+    return figure
 
 
-def draw_coefficients(coefficients: Sequence[Coefficient], title: str) -> str:
-    """The largest coefficients, as bars from 0, with the interval of their noise where it is known."""
-    shown = coefficients[:MOST_DRAWN][::-1]
+def _coefficients(shown: Sequence[Coefficient]) -> Any:
     figure, axes = _start(0.8 + 0.24 * len(shown))
     places = range(len(shown))
     spread = None if shown[0].deviation is None else [DEVIATIONS * (one.deviation or 0.0) for one in shown]
@@ -53,12 +68,26 @@ def draw_coefficients(coefficients: Sequence[Coefficient], title: str) -> str:
         label.set_parse_math(False)  # a name may hold $
     axes.set(xlabel="coefficient", ylim=(-0.7, len(shown) - 0.3))
     axes.grid(visible=False, axis="y")
-    return _finish(figure, title, "coefficients")
+    return figure
 
 
 def _label(one: Coefficient) -> str:
     name = printable(one.feature) + (f" → {printable(one.output)}" if one.output else "")
     return name if len(name) <= MOST_LETTERS else name[: MOST_LETTERS - 1] + "…"
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without matplotlib's words about its font cache, and about letters that the measuring font lacks: the page has its own."""
+    logger = logging.getLogger("matplotlib")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def _start(height: float) -> tuple[Any, Any]:
@@ -82,8 +111,7 @@ def _finish(figure: Any, title: str, name: str) -> str:
     import matplotlib
 
     written = io.StringIO()
-    with warnings.catch_warnings(), matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": f"privopt {name}"}):
-        warnings.simplefilter("ignore")  # letters that the measuring font lacks: the page has its own font
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": f"privopt {name}"}):
         figure.savefig(written, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     return _inline(written.getvalue(), title, name)
 
