@@ -3,6 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_CACHE_DIR := 1
+export MPLCONFIGDIR := $(CURDIR)/.venv/matplotlib
 export PRIVOPT_DATA ?=
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes, which would all compile the same
 
@@ -40,13 +41,13 @@ clean:  ## remove everything that the other targets made
 .venv/run: pyproject.toml constraints.txt
 	@echo "Setting up .venv (the first time takes a minute or so) ..."
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[demo]'
+	@$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[demo,report]'
 	@touch $@
 
 .venv/ready: .venv/run
 	@echo "Adding torch and the developers' tools to .venv (the first time takes a minute or two) ..."
 	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --group dev --editable '.[parquet,demo,torch,federated]'
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --group dev --editable '.[parquet,demo,report,torch,federated]'
 	@touch $@
 
 .venv/docs: .venv/ready

@@ -56,7 +56,7 @@ def test_demo_compares_private_models_with_the_non_private_one(tmp_path: Path) -
     assert "non-private" in printed
     assert "Publishing all three would cost" in printed
     for budget in ("0.5", "1.0", "3.0"):
-        assert (tmp_path / "demo" / f"epsilon-{budget}" / "statement.html").exists()
+        assert (tmp_path / "demo" / f"epsilon-{budget}" / "report.html").exists()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from privopt.cli.evaluate import evaluate
 from privopt.cli.federate import federate
 from privopt.cli.plan import methods, plan
 from privopt.cli.predict import predict
-from privopt.cli.show import show
+from privopt.cli.show import card, show
 from privopt.cli.train import train
 from privopt.errors import PrivoptError, PrivoptWarning
 from privopt.escaping import printable, say
@@ -119,7 +119,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for command in (train, federate, predict, evaluate, show, account, plan, bounds, methods, sample, demo):
+for command in (train, federate, predict, evaluate, show, card, account, plan, bounds, methods, sample, demo):
     app.command()(command)
 
 

@@ -110,7 +110,7 @@ def demo(out: Annotated[Path | None, typer.Option(help="The folder to make. Defa
     from sklearn.metrics import accuracy_score, roc_auc_score
 
     from privopt import datasets
-    from privopt.cli.show import shown
+    from privopt.cli.show import report, shown
     from privopt.escaping import say
     from privopt.privacy.accountants import epsilon
     from privopt.privacy.events import compose
@@ -138,6 +138,7 @@ def demo(out: Annotated[Path | None, typer.Option(help="The folder to make. Defa
         with Bar(console, f"private, ε = {budget}") as bar:
             folders.append(runs.start(order, place / f"epsilon-{budget}", bar))
         seconds = time.perf_counter() - started
+        report(folders[-1])
         statement, model = folders[-1].statement(), folders[-1].model()
         predicted = model.probabilities(asked)[:, 1]
         add("private", f"{statement.epsilon:.3f}", f"{statement.budget.delta:.0e}", predicted, seconds)
@@ -156,8 +157,8 @@ def demo(out: Annotated[Path | None, typer.Option(help="The folder to make. Defa
         f"The accuracies above are measured on {len(truth)} private test rows: fine for a demonstration, a leak in real life.",
         soft_wrap=True,
     )
-    page = (place / "epsilon-1.0" / "statement.html").absolute()
-    say(console, f"Open {page} in a browser for the statement as a page.")
+    page = (place / "epsilon-1.0" / "report.html").absolute()
+    say(console, f"Open {page} in a browser for the report of the model with ε = 1.")
 
 
 def _schema() -> "Schema":

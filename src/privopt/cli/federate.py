@@ -67,7 +67,7 @@ def federate(
     from rich.console import Console
 
     from privopt import datasets
-    from privopt.cli.show import shown
+    from privopt.cli.show import report, shown
     from privopt.federated.training import FederatedSettings
     from privopt.runs import local_federation
     from privopt.runs.request import FederationRequest
@@ -79,6 +79,7 @@ def federate(
             raise InputError("--resume goes on with the run as it was asked for: leave FILE and the other options out.")
         with kept(resume, "federate"), _Bar(console) as bar:
             folder = local_federation.resume(resume, bar)
+        report(folder)
         shown(console, folder)
         return
     if users is None or target is None or epsilon is None or (file is None) == (app is None):
@@ -112,6 +113,7 @@ def federate(
     place = out or Path("runs") / f"{file.name.split('.')[0]}-{time.strftime('%Y%m%d-%H%M%S')}"
     with kept(place, "federate"), _Bar(console) as bar:
         folder = local_federation.start(request, place, bar)
+    report(folder)
     shown(console, folder)
 
 

@@ -1,4 +1,4 @@
-"""`privopt show`: what may be claimed about a run."""
+"""`privopt show`: what may be claimed about a run. `privopt card`: its model card, or its entry of a registry."""
 
 import json as json_
 import math
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 def show(
     run: Annotated[Path, typer.Argument(help="A run folder.", show_default=False)],
     json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    html: Annotated[bool, typer.Option("--html", help="Write report.html anew into the run folder, for a browser.")] = False,
 ) -> None:
     """What a run may claim: its statement, the budget spent (recomputed from the ledger), and its settings."""
     from rich.console import Console
@@ -25,6 +26,16 @@ def show(
     from privopt.runs.folder import RunFolder
 
     folder = RunFolder.open(run)
+    if html:
+        from privopt.escaping import say
+        from privopt.report import write_report
+
+        if folder.finished:
+            _check(folder, folder.ledger())
+        page = write_report(folder)
+        say(Console(stderr=True), f"The report is in {page}")
+        if not json:
+            return
     if json:
         ledger = folder.ledger()
         spent = 0.0 if not ledger.entries else None if ledger.budget is None else ledger.epsilon()
@@ -65,7 +76,47 @@ def shown(console: "Console", folder: "RunFolder") -> None:
     console.print(Panel(plain(statement.text()), title="Privacy statement", expand=False))
     of = f"ε = {spent:.4g} of {budget.epsilon:.4g} at δ = {budget.delta:.3g}" if budget is not None else "everything: not private"
     console.print(f"Spent, from the ledger: {of}")
-    say(console, f"Run folder: {folder.path}   (statement.html opens in a browser)")
+    page = "report.html" if (folder.path / "report.html").is_file() else "statement.html"
+    say(console, f"Run folder: {folder.path}   ({page} opens in a browser)")
+
+
+def report(folder: "RunFolder") -> None:
+    """Write the report of a run that has just ended, unless it is there."""
+    from privopt.report import try_report
+
+    if folder.finished and not (folder.path / "report.html").is_file():
+        try_report(folder)
+
+
+def card(
+    run: Annotated[Path, typer.Argument(help="A run folder.", show_default=False)],
+    out: Annotated[Path | None, typer.Option(help="The file to write; it must not exist. Default: RUN/model_card.md.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print an entry for the registry of DP deployments instead.")] = False,
+) -> None:
+    """Write a model card (Markdown): privopt card RUN
+
+    It says what the model is, what it was trained on and how private it is. What only you know, such as its purpose, is marked
+    (to fill in). With --json it prints an entry for the registry of differential privacy deployments (OpenDP, NIST).
+    """
+    from rich.console import Console
+
+    from privopt.durable import write_atomically
+    from privopt.errors import InputError
+    from privopt.escaping import say
+    from privopt.report import Contents, registry_entry, write_card
+    from privopt.runs.folder import RunFolder
+
+    folder = RunFolder.open(run)
+    contents = Contents.of(folder)
+    _check(folder, folder.ledger())
+    if json:
+        typer.echo(json_.dumps(registry_entry(contents), indent=2))
+        return
+    file = out or run / "model_card.md"
+    if file.exists():  # what somebody filled in must not be lost
+        raise InputError(f"{file} exists already; name another file with --out.")
+    write_atomically(file, write_card(contents).encode())
+    say(Console(), f"Model card: {file}")
 
 
 def _check(folder: "RunFolder", ledger: "Ledger") -> "Statement":

@@ -165,7 +165,7 @@ def _run(context: typer.Context, request: "Request | None", place: Path, nproc: 
     from rich.console import Console
 
     from privopt.cli.processes import processes
-    from privopt.cli.show import shown
+    from privopt.cli.show import report, shown
     from privopt.escaping import plain, say
     from privopt.progress import Bar
     from privopt.runs import execution as runs
@@ -174,8 +174,10 @@ def _run(context: typer.Context, request: "Request | None", place: Path, nproc: 
     console = Console()
     with kept(place), processes(context, nproc, more), Bar(console, "training") as bar:
         folder = runs.resume(place, bar) if request is None else runs.start(request, place, bar)
+    evaluated = evaluate_held_out(folder)  # before the report, which shows it
+    report(folder)
     shown(console, folder)
-    if (evaluated := evaluate_held_out(folder)) is not None:
+    if evaluated is not None:
         quality, file = evaluated
         console.print(plain(str(quality)))
         statement = quality.privacy.statement

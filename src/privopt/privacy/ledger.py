@@ -106,6 +106,7 @@ class Ledger:
         self.budget = budget
         self.path = None if path is None else Path(path).absolute()  # wherever the process goes
         self.holder: str | None = None  # the run that has the cap to itself
+        self.made: int | None = None  # when a ledger that was read from a file was begun, in seconds since 1970
         self._order = math.inf if budget is None else best_order(budget)
         self._entries: list[Entry] = []
         self._tip, self._lines, self._size, self._turn = NOTHING, 0, 0, 0
@@ -341,6 +342,7 @@ class Ledger:
                         raise LedgerError(f"{path} has the format {body['format']!r}, not {FORMAT!r}.")
                     self.budget = None if body["budget"] is None else Budget(**body["budget"])
                     self._order = float(body.get("order", math.inf))
+                    self.made = body.get("made")
                 else:
                     self._entries.append(Entry(body["run"], from_json(body["event"]), int(body["count"])))
                     if body.get("alone"):

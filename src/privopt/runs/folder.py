@@ -7,6 +7,7 @@ statement.*         the guarantee in words, JSON and HTML, and the ledger's newe
 model.safetensors   numbers
 model.json          what they mean; written last, so a run that has it is finished
 failed.json         why a run ended without a model, instead of the three above
+report.html         all of it for people (`privopt.report`); written by commands when a run has ended
 """
 
 import contextlib
