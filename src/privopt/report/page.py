@@ -181,8 +181,8 @@ def _quality(contents: Contents) -> str:
     if not contents.evaluations:
         return (
             "<p>Nothing was measured: there is no evaluation.json in the run folder. A score of private rows reveals something "
-            "about them, so it is a release with a price of its own. For rows that may be public, <code>privopt predict "
-            "RUN FILE --target COLUMN</code> tells how good the model is.</p>"
+            "about them, so it is a release with a price of its own: <code>privopt evaluate RUN FILE --epsilon E</code>. For "
+            "rows that may be public, <code>privopt predict RUN FILE --target COLUMN</code> tells how good the model is.</p>"
         )
     return "\n".join(map(_evaluation, contents.evaluations))
 

@@ -182,7 +182,9 @@ def _check_person(request: Request) -> None:
             f"--person and --target are the same column, {request.person!r}: one says whose row it is, the other what to learn."
         )
     if request.holdout is not None:
-        raise InputError("--holdout sets rows aside, not persons. Leave it out, and use privopt evaluate on rows of other persons.")
+        raise InputError(
+            "--holdout sets rows aside, not persons. Leave it out, and use privopt evaluate on rows of other persons."
+        )
     if request.hidden:
         raise InputError(f"--person is for linear models so far. Leave --model {request.model} out.")
     if request.schema is not None and request.person in request.schema.columns:
