@@ -23,7 +23,7 @@ def test_a_network_is_trained_shown_used_and_resumed(tmp_path: Path) -> None:
     assert "Spent, from the ledger: ε = 1.99" in privopt("show", run)
     new = patients(tmp_path / "new.csv", 500, seed=5)
     printed = privopt("predict", run, new, "--out", tmp_path / "predictions.csv", "--target", "readmitted")
-    assert float(printed.split("accuracy ")[1].split()[0]) > 0.7
+    assert float(printed.split("accuracy ")[1].split(",")[0]) > 0.7
     assert len(pd.read_csv(tmp_path / "predictions.csv")) == 500
     assert "network" in privopt("train", "--resume", run)  # finished: left as it is, and shown
 
