@@ -17,6 +17,11 @@ settings.register_profile(
 settings.load_profile("laws")
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: tests that start processes mostly wait for them."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_collection_finish() -> None:
     """Thousands of collected tests live to the end: the garbage collector need not look at them again and again."""
     gc.collect()

@@ -23,7 +23,13 @@ PRELOADED = [
     "privopt.runs.execution",
     "tests.processes",
 ]
-CONTEXT.set_forkserver_preload([*PRELOADED, *(["tests.crash.warm"] if find_spec("torch") else [])])
+CONTEXT.set_forkserver_preload(
+    [
+        *PRELOADED,
+        *(["tests.crash.warm"] if find_spec("torch") else []),
+        *(["matplotlib.backends.backend_svg"] if find_spec("matplotlib") else []),
+    ]
+)
 one_fork_server = pytest.mark.xdist_group("processes")
 
 

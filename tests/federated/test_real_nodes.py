@@ -84,7 +84,7 @@ def test_real_processes_and_one_process_give_the_same_model_bit_for_bit(tmp_path
 
 def test_a_killed_node_comes_back_and_a_killed_server_goes_on(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    command = federate(tmp_path, "--rounds", "60", "--nodes", "4", "--timeout", "60")
+    command = federate(tmp_path, "--rounds", "60", "--nodes", "3", "--timeout", "30")
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         wait_for(lambda: done(run) >= 1, process)
