@@ -1,0 +1,114 @@
+"""Write the measured parts of the documentation's pages, from benchmarks/results.
+
+    python benchmarks/pages.py
+
+A measured part stands between `<!-- NAME -->` and `<!-- end -->`, where NAME is that of a function here and of its results.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+Part = Callable[[Any], str]  # the Markdown of a part, from what its file of results holds
+
+
+def table(heads: list[str], rows: list[list[str]]) -> str:
+    """A table of Markdown."""
+    lines = [f"| {' | '.join(row)} |" for row in (heads, *rows)]
+    return "\n".join([lines[0], "|---" * len(heads) + "|", *lines[1:]])
+
+
+# ---------------------------------------------------------------- assurance
+
+
+def audits(found: dict[str, Any]) -> str:
+    """The audits that have to be tight, and a count of all."""
+    rows = [
+        [row["game"], f"{row['claim']:.3f}", f"{row['bound']:.3f}", f"{row['bound'] / row['claim']:.2f}", str(row["replays"])]
+        for row in found["audits"]
+        if row["tight"]
+    ]
+    exceeded = [row["game"] for row in found["audits"] if row["exceeded"]]
+    above = f"{len(found['audits'])} audits (`{found['command']}`); claims exceeded: {', '.join(exceeded) or 'none'}."
+    heads = ["game", "claimed ε", "audited ε ≥", "ratio", "replays"]
+    return f"{above} Those that have to be tight:\n\n{table(heads, rows)}"
+
+
+def architectures(found: dict[str, Any]) -> str:
+    """What the long mode showed."""
+    return f"`{found['command']}`: {found['models']} models, {found['failures']} failures."
+
+
+def mutants(found: dict[str, Any]) -> str:
+    """How many bugs were caught."""
+    return f"`{found['command']}`: {found['caught']} caught, {len(found['survived'])} survived."
+
+
+# ---------------------------------------------------------------- speed
+
+NETWORKS = {
+    "logistic": "logistic, 123 inputs (256)",
+    "linear-5m": "linear 10,000 → 500 (64)",
+    "mlp-128": "MLP 784-128-128-10 (128)",
+    "mlp-512": "MLP 784-128-128-10 (512)",
+    "mnist-cnn": "MNIST CNN (256)",
+    "autoencoder": "autoencoder (64)",
+    "lstm": "LSTM, sequence 256 (64)",
+    "transformer": "transformer, 2 layers (32)",
+    "cifar-cnn": "CIFAR CNN (128)",
+}  # and the batch
+
+
+def networks(found: dict[str, Any]) -> str:
+    """One private step as a multiple of the plain one: median and quartiles."""
+    rows = []
+    for model, name in NETWORKS.items():
+        low, high = found[model]["privopt"]["quartiles"]
+        peers = [f"{found[model][peer]['ratio']:.3g} ×" for peer in ("opacus-ghost", "opacus-hooks", "opacus-hooks-tuned")]
+        rows.append([name, f"{found[model]['privopt']['ratio']:.2f} ×", f"{low:.2f} – {high:.2f}", *peers])
+    return table(["model (batch)", "privopt", "quartiles", "Opacus ghost", "Opacus hooks", "hooks, allocator tuned"], rows)
+
+
+def memory(found: dict[str, Any]) -> str:
+    """Megabytes that a step takes beyond model and data."""
+    contenders = ("privopt", "opacus-ghost", "non-private")
+    rows = [
+        [name, *(f"{found[model][contender]['memory_mb']:.3g}" for contender in contenders)] for model, name in NETWORKS.items()
+    ]
+    return table(["model (batch)", "privopt", "Opacus ghost", "not private"], rows)
+
+
+def linear(found: dict[str, Any]) -> str:
+    """Everything else that was timed, as the program says it."""
+    others = [row for row in found["rows"] if not row["section"].startswith("networks")]
+    return table(["what", "result"], [[f"{row['section']}: {row['name']}", row["value"]] for row in others])
+
+
+# ---------------------------------------------------------------- pages
+
+PAGES: dict[str, dict[Part, str]] = {
+    "assurance.md": {audits: "audits", architectures: "architectures", mutants: "mutants"},
+    "benchmarks.md": {networks: "speed", memory: "speed", linear: "speed"},
+}  # the parts of each page, and their files of results
+
+
+def page(name: str) -> str:
+    """A page with its measured parts made anew; a part without results stays as it is."""
+    text = (ROOT / "docs" / name).read_text()
+    for part, results in PAGES[name].items():
+        path = RESULTS / f"{results}.json"
+        if not path.exists():
+            continue
+        found = re.search(rf"<!-- {part.__name__} -->\n(.*?)<!-- end -->", text, flags=re.DOTALL)
+        assert found is not None, part.__name__
+        text = f"{text[: found.start(1)]}{part(json.loads(path.read_text()))}\n{text[found.end(1) :]}"
+    return text
+
+
+if __name__ == "__main__":
+    for name in PAGES:
+        (ROOT / "docs" / name).write_text(page(name))
