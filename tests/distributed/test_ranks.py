@@ -176,6 +176,7 @@ def test_a_loop_of_two_ranks_is_that_of_one_process(folder: Path) -> None:
         ("loop", "RankFailed: rank 1 of 2 was not asked for the same as rank 0 (different: optimizer)"),
         ("same shard", "RankFailed: two processes hold the same shard"),
         ("wrapped", "InputError: the model is wrapped in DistributedDataParallel"),
+        ("sharded", "InputError: the model is wrapped in FSDPModule"),  # FSDP2
     ],
 )
 def test_ranks_that_disagree_are_refused(folder: Path, what: str, message: str) -> None:

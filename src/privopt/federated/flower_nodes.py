@@ -102,8 +102,9 @@ class FlowerNodes:
         ends = time.monotonic() + wait
         while missing := [part for part in self._parts if part not in self._nodes]:
             if time.monotonic() > ends:
+                parts = ", ".join(map(str, missing))
                 raise NodesMissing(
-                    f"{len(missing)} of {len(self._parts)} nodes did not come within {wait:g} s: part {', '.join(map(str, missing))}. "
+                    f"{len(missing)} of {len(self._parts)} nodes did not come within {wait:g} s: part {parts}. "
                     "Nothing more was spent. See that each SuperNode runs, and that partition-id in node-configs counts from 0."
                 )
             self._greet()
