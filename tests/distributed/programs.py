@@ -18,8 +18,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import privopt.loop
@@ -242,7 +240,6 @@ def trained(folder: Path) -> Settings:
         "loop": refused(lambda: make_private(*_model(0.1 + last), data(), budget=BUDGET, rounds=2, batch_size=9)),
         "same shard": refused(lambda: fitted(data=Shard((x, y)))),
         "wrapped": refused(lambda: fitted(model=DistributedDataParallel(network()))),
-        "sharded": refused(lambda: fitted(model=fully_shard(network(), mesh=init_device_mesh("cpu", (ranks.size,))))),
         "failing": refused(lambda: fitted(loss=failing)),
         "too small a budget": refused(lambda: fitted(ledger=Ledger(Budget(1e-3, 1e-5)))),
     }

@@ -111,10 +111,13 @@ class LocalFederation:
         return len(dead)
 
     @property
+    def linked(self) -> bool:
+        """Whether the SuperLink is there: nothing goes on without it."""
+        return self._processes[0].poll() is None
+
+    @property
     def ended(self) -> bool:
         """Whether Flower says that the run is over, however it ended."""
-        if self._processes[0].poll() is not None:
-            return True
         listed = self._flwr("list", "loop", "--run-id", self.run, "--format", "json")
         try:
             (found,) = json.loads(listed)["runs"]
