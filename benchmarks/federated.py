@@ -198,26 +198,6 @@ def study(data: Data, federation: Federation, seeds: int) -> dict[str, Any]:
     return found
 
 
-def table(results: dict[str, Any]) -> str:
-    """The table of docs/federated.md."""
-    lines = ["| federation | method | ε | test accuracy | after a quarter of the rounds | half |", "|---|---|---|---|---|---|"]
-    for one in results["studies"]:
-        for name, found in one["methods"].items():
-            (mean, spread), curve = found["accuracy"], dict(found["curve"])
-            rounds = one["federation"]["rounds"]
-            early, half = (curve[min(curve, key=lambda place: abs(place - rounds * share))] for share in (0.25, 0.5))
-            cells = (
-                one["federation"]["name"],
-                name,
-                f"{found['epsilon']:.3g}",
-                f"{mean:.3f} ± {spread:.3f}",
-                f"{early:.3f}",
-                f"{half:.3f}",
-            )
-            lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
 def federations(users: int) -> list[Federation]:
     """The paper's, at its ε; and everybody at ε = 8."""
     return [
@@ -247,7 +227,6 @@ def main() -> None:
         results["studies"].append(study(data, federation, arguments.seeds))
         if arguments.json is not None:
             arguments.json.write_text(json.dumps(results, indent=1) + "\n")
-    print(table(results))
 
 
 if __name__ == "__main__":
