@@ -143,7 +143,7 @@ PUBLIC = PublicRows(Design(COUNTS[:, :3] / 4.0, Frame()), np.array([1.0, 0.0, 1.
 )
 def test_each_kind_of_side_information_trains_within_the_budget(options: Any, side: Any) -> None:
     session = Session(Budget(8.0, 1e-3, unit="user"), 12, seed=0)
-    settings = FederatedSettings("fed-adadps", rounds=3, cohort=6, options=options)
+    settings = FederatedSettings("fed-adadps", rounds=3, options=options)
     nodes = NodesInProcess([linear_users(7, 1), linear_users(5, 2)])
     released, statement = train_federation(nodes, np.zeros(4), replace(facts(), side=side), settings, session)
     assert np.isfinite(released.parameters).all()
