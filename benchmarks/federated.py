@@ -52,6 +52,7 @@ class Data:
     test: sp.csr_matrix
     test_tags: Any
     scale: Any
+    scaled_norm: float  # of a typical public row divided by it
 
 
 @dataclass(frozen=True)
@@ -69,17 +70,19 @@ class Federation:
 def load(data: Path) -> Data:
     """The data set, and the frequency of its words in the public corpus."""
     archive = np.load(data / "stackexchange_bow.npz")
-    counts = _csr(archive)
-    rows = counts.log1p()
-    rows = sp.csr_matrix(rows.multiply(1 / np.maximum(sp.linalg.norm(rows, axis=1), 1e-9)[:, None]))
+    rows = _unit_rows(_csr(archive))
     labelled, test = archive["y50"] >= 0, archive["test_user_mask"]
     chosen = labelled & ~test
     groups = group_rows(archive["user"][chosen])
     groups.sort(key=len, reverse=True)  # the most active first: the smaller federation is theirs
     held = labelled & test
-    scale = _public_scale(data)
     tags = archive["y50"].astype(float)
-    return Data(rows[chosen], tags[chosen], groups, rows[held], tags[held], scale)
+    return Data(rows[chosen], tags[chosen], groups, rows[held], tags[held], *_public_scale(data))
+
+
+def _unit_rows(counts: sp.csr_matrix) -> sp.csr_matrix:
+    rows = counts.log1p()
+    return sp.csr_matrix(rows.multiply(1 / np.maximum(sp.linalg.norm(rows, axis=1), 1e-9)[:, None]))
 
 
 def _csr(archive: Mapping[str, Any]) -> sp.csr_matrix:
@@ -87,18 +90,23 @@ def _csr(archive: Mapping[str, Any]) -> sp.csr_matrix:
     return sp.csr_matrix(parts, shape=tuple(archive["shape"]))
 
 
-def _public_scale(data: Path) -> Any:
-    """√ of the share of public reviews that have each word: the typical size of its coefficient's gradient."""
+def _public_scale(data: Path) -> tuple[Any, float]:
+    """√ of the share of public reviews that have each word: the typical size of its coefficient's gradient.
+
+    And the length of a typical review whose words are divided by it. Nothing here is read from the users' rows.
+    """
     import gzip
 
     def words(name: str) -> list[str]:
         with gzip.open(data / name, "rt", encoding="utf8") as file:
             return [line.rstrip("\n").split("\t")[0] for line in file]
 
-    frequency = token_frequency(_csr(np.load(data / "imdb_train_bow.npz")))
+    reviews = _csr(np.load(data / "imdb_train_bow.npz"))
+    frequency = token_frequency(reviews)
+    scaled_norm = float(np.sqrt(np.mean(_unit_rows(reviews).power(2) @ (1 / frequency))))
     known = dict(zip(words("imdb_vocab.txt.gz"), frequency, strict=False))
     least = float(frequency.min())
-    return np.sqrt(np.array([known.get(word, least) for word in words("stackexchange_vocab.txt.gz")]))
+    return np.sqrt(np.array([known.get(word, least) for word in words("stackexchange_vocab.txt.gz")])), scaled_norm
 
 
 class Watched:
@@ -131,8 +139,10 @@ def train(data: Data, federation: Federation, method: str, seed: int, rate: floa
     side, options = None, dict[str, Any]()
     if method == "fed-adadps":
         scale = np.append(data.scale, 1.0)
-        longer = np.sqrt(np.mean(data.train.power(2) @ (1 / data.scale**2)) + INTERCEPT**2)  # of public rows it would be the same
-        side, options = SideFacts(None, np.tile(scale, TAGS), float(longer), 0.0), {"scale": "frequency in a public corpus"}
+        side, options = (
+            SideFacts(None, np.tile(scale, TAGS), math.hypot(data.scaled_norm, INTERCEPT), 0.0),
+            {"scale": "frequency in a public corpus"},
+        )
     facts = ModelFacts(multinomial_facts(TAGS), width, TAGS * width, math.hypot(1.0, INTERCEPT), side)
     nodes = Watched(data, federation.users, max(1, federation.rounds // 20))
     budget = Budget(federation.epsilon, federation.delta, unit="user")
@@ -188,26 +198,6 @@ def study(data: Data, federation: Federation, seeds: int) -> dict[str, Any]:
     return found
 
 
-def table(results: dict[str, Any]) -> str:
-    """The table of docs/federated.md."""
-    lines = ["| federation | method | ε | test accuracy | after a quarter of the rounds | half |", "|---|---|---|---|---|---|"]
-    for one in results["studies"]:
-        for name, found in one["methods"].items():
-            (mean, spread), curve = found["accuracy"], dict(found["curve"])
-            rounds = one["federation"]["rounds"]
-            early, half = (curve[min(curve, key=lambda place: abs(place - rounds * share))] for share in (0.25, 0.5))
-            cells = (
-                one["federation"]["name"],
-                name,
-                f"{found['epsilon']:.3g}",
-                f"{mean:.3f} ± {spread:.3f}",
-                f"{early:.3f}",
-                f"{half:.3f}",
-            )
-            lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
 def federations(users: int) -> list[Federation]:
     """The paper's, at its ε; and everybody at ε = 8."""
     return [
@@ -237,7 +227,6 @@ def main() -> None:
         results["studies"].append(study(data, federation, arguments.seeds))
         if arguments.json is not None:
             arguments.json.write_text(json.dumps(results, indent=1) + "\n")
-    print(table(results))
 
 
 if __name__ == "__main__":

@@ -88,10 +88,31 @@ def linear(found: dict[str, Any]) -> str:
     return table(["what", "result"], [[f"{row['section']}: {row['name']}", row["value"]] for row in others])
 
 
+# ---------------------------------------------------------------- federations
+
+
+def federated(found: dict[str, Any]) -> str:
+    """Accuracy of each method in each federation, at its end and on the way."""
+    rows = []
+    for study in found["studies"]:
+        federation = study["federation"]
+        for method, one in study["methods"].items():
+            (mean, spread), curve = one["accuracy"], dict(one["curve"])
+            early, half = (
+                curve[min(curve, key=lambda place: abs(place - share * federation["rounds"]))] for share in (0.25, 0.5)
+            )
+            accuracy = [f"{mean:.3f} ± {spread:.3f}", f"{early:.3f}", f"{half:.3f}"]
+            rows.append([federation["name"], method, f"{one['epsilon']:.3g}", *accuracy])
+    heads = ["federation", "method", "ε", "test accuracy", "after a quarter of the rounds", "half"]
+    about = f"{found['data']}. `{found['command']}`; the commonest tag has {found['majority']:.1%} of the test posts."
+    return f"{about}\n\n{table(heads, rows)}"
+
+
 # ---------------------------------------------------------------- pages
 
 PAGES: dict[str, dict[Part, str]] = {
     "assurance.md": {audits: "audits", architectures: "architectures", mutants: "mutants"},
+    "federated.md": {federated: "federated"},
     "benchmarks.md": {networks: "speed", memory: "speed", linear: "speed"},
 }  # the parts of each page, and their files of results
 

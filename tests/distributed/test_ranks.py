@@ -33,14 +33,6 @@ pytestmark = one_fork_server
 RARE = 1e-9  # the false-alarm probability of a check of noise
 
 
-def torchrun(program: str, folder: Path) -> "subprocess.CompletedProcess[str]":
-    """Run a program of `programs` in two processes, from the command line."""
-    launcher = "--nnodes=1 --nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:0 --local-addr=127.0.0.1"
-    order = [sys.executable, "-m", "torch.distributed.run", *launcher.split(), "-m", "tests.distributed.programs"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
-    return subprocess.run([*order, program, folder], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
-
-
 def launch(program: str, folder: Path, ranks: int = 2) -> bool:
     """Run a program by torchrun's launcher, in processes of the fork server. Whether it failed."""
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
@@ -69,9 +61,20 @@ def found(program: str, folder: Path, rank: int = 0) -> Any:
 @pytest.fixture(scope="module")
 def laws(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("laws")
-    done = torchrun("laws", folder)
-    assert done.returncode == 0, done.stderr
+    assert not launch("laws", folder)
     return found("laws", folder)
+
+
+@pytest.mark.skipif("PRIVOPT_LONG" not in os.environ, reason="each process loads torch anew: PRIVOPT_LONG=1")
+def test_torchrun_from_the_command_line_is_what_the_launcher_runs(laws: Any, tmp_path: Path) -> None:
+    launcher = "--nnodes=1 --nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:0 --local-addr=127.0.0.1"
+    order = [sys.executable, "-m", "torch.distributed.run", *launcher.split(), "-m", "tests.distributed.programs"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    done = subprocess.run(
+        [*order, "laws", tmp_path], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert torch.equal(found("laws", tmp_path)["noise"], laws["noise"])
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +184,26 @@ def test_a_loop_of_two_ranks_is_that_of_one_process(folder: Path) -> None:
 def test_ranks_that_disagree_are_refused(folder: Path, what: str, message: str) -> None:
     for rank in range(2):
         assert found("trained", folder, rank)["refused"][what].startswith(message)
+
+
+def test_a_model_whose_parameters_are_in_parts_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FSDP2, of the whole model or of a layer; and parameters that are DTensors without it."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import distribute_module
+
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+
+    def refused() -> list[str]:
+        mesh, layer = init_device_mesh("cpu", (1,)), programs.network()
+        fully_shard(layer[0], mesh=mesh)
+        models = fully_shard(programs.network(), mesh=mesh), layer, distribute_module(programs.network(), mesh)
+        return [programs.refused(lambda model=model: programs.fitted(model=model)) for model in models]  # type: ignore[misc]
+
+    whole, one_layer, parts = one_rank(refused, tmp_path)
+    assert whole.startswith("InputError: the model is wrapped in FSDPModule")
+    assert one_layer == whole
+    assert parts.startswith("InputError: parameters of the model are DTensors")
 
 
 def test_a_rank_that_fails_tells_the_others(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """Federated methods: without noise and clipping they are their non-private counterparts; what is planned is what is recorded."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,12 @@ from privopt.methods import METHODS
 from privopt.methods.dp_fedavg import dp_fedavg
 from privopt.methods.dp_sgd import dp_sgd
 from privopt.methods.fed_adadps import fed_adadps
+from privopt.methods.problem import SideFacts
+from privopt.perexample.design import Design, Frame
+from privopt.perexample.linear_oracle import LinearOracle, PublicRows
 from privopt.perexample.losses import Logistic
 from privopt.perexample.user_vectors import LinearUsers, group_rows
+from privopt.postprocess.side_information import tf_idf, token_frequency
 from privopt.privacy.accountants import epsilon
 from privopt.privacy.budget import Budget
 from privopt.privacy.ledger import Ledger
@@ -84,9 +89,6 @@ def test_without_noise_or_clipping_dp_fedadam_is_adam_on_mean_changes() -> None:
 def test_one_user_per_row_and_one_step_are_gradient_descent_on_rows() -> None:
     """The federation reduces to DP-SGD: the same noise, drawn in the same order, gives the same model."""
     matrix, targets, _ = rows_of()
-    from privopt.perexample.design import Design, Frame
-    from privopt.perexample.linear_oracle import LinearOracle
-
     users = LinearUsers(matrix, targets, group_rows(np.arange(len(matrix))), Logistic(), intercept=1.0)
     settings: dict[str, Any] = {"rounds": 6, "noise_multiplier": 1.5, "clip_bound": 0.4, "learning_rate": 0.3}
     federated = dp_fedavg(**settings, momentum_decay=0.0, local_steps=1, local_rate=1.0, sampling=poisson(0.5))
@@ -110,10 +112,6 @@ def test_a_session_trains_each_method_within_the_budget_and_states_the_unit(meth
     options: dict[str, Any] = {"noise": noise}
     known = facts()
     if method == "fed-adadps":
-        from dataclasses import replace
-
-        from privopt.methods.problem import SideFacts
-
         known = replace(known, side=SideFacts(None, np.array([1.0, 0.5, 0.5, 1.0]), 3.0, 0.0))
         options["scale"] = "known"
     ledger = Ledger(Budget(8.0, 1e-3, unit="user"))
@@ -126,6 +124,41 @@ def test_a_session_trains_each_method_within_the_budget_and_states_the_unit(meth
     assert 0.98 * 8 <= statement.epsilon <= 8
     assert "Unit: one user" in statement.text()
     assert ("secure aggregation" in statement.text()) == (noise == "shares")
+
+
+COUNTS = np.array([[3, 0, 1, 1], [1, 2, 0, 1], [2, 0, 0, 1]])  # words of a public corpus, the last in every document
+PUBLIC = PublicRows(Design(COUNTS[:, :3] / 4.0, Frame()), np.array([1.0, 0.0, 1.0]), Logistic(), 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "side"),
+    [
+        ({"scale": [1.0, 0.5, 0.25, 1.0]}, None),
+        ({"scale": token_frequency(COUNTS)}, None),
+        ({"scale": tf_idf(COUNTS)}, None),
+        ({}, SideFacts(PUBLIC, None, 3.0, 0.1)),
+        ({"rule": "adagrad"}, SideFacts(PUBLIC, None, 3.0, 0.1)),
+    ],
+    ids=["fixed", "token frequency", "tf-idf", "public rows", "public rows, adagrad"],
+)
+def test_each_kind_of_side_information_trains_within_the_budget(options: Any, side: Any) -> None:
+    session = Session(Budget(8.0, 1e-3, unit="user"), 12, seed=0)
+    settings = FederatedSettings("fed-adadps", rounds=3, options=options)
+    nodes = NodesInProcess([linear_users(7, 1), linear_users(5, 2)])
+    released, statement = train_federation(nodes, np.zeros(4), replace(facts(), side=side), settings, session)
+    assert np.isfinite(released.parameters).all()
+    assert 0.98 * 8 <= statement.epsilon <= 8
+    assert ("the scale by which local steps are divided" in statement.text()) == (side is None)
+
+
+@pytest.mark.parametrize("scale", [np.ones(3), np.ones((2, 2)), "frequent", [1.0, 0.0, 1.0, 1.0], [1.0, np.nan, 1.0, 1.0], None])
+def test_a_scale_is_a_number_above_0_for_each_parameter(scale: Any) -> None:
+    ledger = Ledger()
+    session = Session(Budget(8.0, 1e-3, unit="user"), 12, ledger=ledger)
+    settings = FederatedSettings("fed-adadps", rounds=3, options={"scale": scale})
+    with pytest.raises((InputError, CompositionError), match="scale"):
+        train_federation(oracle()._nodes, np.zeros(4), facts(), settings, session)
+    assert not ledger.entries
 
 
 def test_the_listing_s_noise_is_priced_as_what_it_is() -> None:
@@ -194,10 +227,17 @@ def test_what_a_federation_cannot_be_trained_with_is_refused(settings: Any, budg
 
 
 def test_noise_of_the_listing_that_costs_too_much_is_refused() -> None:
-    session = Session(Budget(0.5, 1e-3, unit="user"), 12)
-    options = {"noise": "paper", "device_noise": 0.1}
-    with pytest.raises(BudgetExceeded):
-        train_federation(oracle()._nodes, np.zeros(4), facts(), FederatedSettings(options=options), session)
+    """The error says which would do, and that does."""
+
+    def train(device_noise: float) -> Any:
+        settings = FederatedSettings(rounds=3, options={"noise": "paper", "device_noise": device_noise})
+        session = Session(Budget(2.0, 1e-3, unit="user"), 12)
+        return train_federation(oracle()._nodes, np.zeros(4), facts(), settings, session)[1]
+
+    with pytest.raises(BudgetExceeded, match=r"device_noise=0\.1 costs epsilon = ") as error:
+        train(0.1)
+    enough = float(str(error.value).partition("≥ ")[2].partition(" ")[0])
+    assert 1.8 < train(enough).epsilon <= 2.0
 
 
 # ---------------------------------------------------------------- iterates are shown, so noise is not repeated on them

@@ -126,6 +126,32 @@ def test_a_node_s_sum_is_bounded_by_what_its_users_may_contribute() -> None:
     assert Reply(np.array([4.01, 0, 0]), 4, 4).refused(request) is not None
 
 
+@pytest.mark.parametrize("drawn", [[], [0], [0, 5], range(9)], ids=len)
+def test_which_nodes_are_asked_does_not_tell_who_was_drawn(drawn: Any) -> None:
+    """Sampling hides a user only while the draw is secret; who answers shows in progress, in logs, and in when a run stops."""
+    honest = NodesInProcess([GivenUsers([np.ones(3)] * 4), GivenUsers([]), GivenUsers([np.ones(3)] * 5)])
+    asked = []
+
+    class Watched:
+        sizes = honest.sizes
+
+        def ask(self, requests: Any) -> Any:
+            asked.append(set(requests))
+            return honest.ask(requests)
+
+    found = FederatedOracle(Watched(), 3).changes(np.zeros(3), np.array(drawn, dtype=int), LOCAL, None).clipped_sum(l2(10.0))
+    assert asked == [{0, 2}]
+    np.testing.assert_allclose(found, len(drawn))
+
+
+def test_a_node_that_is_away_moves_an_adaptive_bound_to_neither_side() -> None:
+    """Its users are as if they had not been drawn: a count of them among the long ones would let the bound grow without end."""
+    nodes = [GivenUsers([np.ones(3)] * 4), GivenUsers([np.ones(3)] * 4)]
+    for short, bound in ((4, 2.0), (0, 1.0)):
+        away = FederatedOracle(FaultyNodes(nodes, {1: None}), 3).changes(np.zeros(3), None, LOCAL, None)
+        assert away.count_within(bound) - 8 / 2 == short - 4 / 2
+
+
 def test_answers_do_not_depend_on_how_users_are_numbered_through() -> None:
     federation = oracle()
     everyone = federation.changes(np.zeros(4), None, LOCAL, None).clipped_sum(l2(0.5))

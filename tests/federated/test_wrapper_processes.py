@@ -116,7 +116,7 @@ def settings(home: Path, port: int) -> dict[str, str]:
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
         "OMP_NUM_THREADS": "1",
     }
 

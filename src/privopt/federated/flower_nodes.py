@@ -26,6 +26,7 @@ GRACE = 2.0  # seconds that a node which failed before is waited for, when all o
 PATIENCE = 3.0  # times as long as the slowest answer so far, a node is waited for when another has answered, and
 MARGIN = 5.0  # seconds more
 MOST_SILENT = 3  # rounds in a row in which nobody answers; after those a run stops, for it would go on with noise alone
+MOST_GREETINGS = 3  # times that a node is asked which part it is, if its answer is an error
 
 
 @dataclass
@@ -45,13 +46,14 @@ class FlowerNodes:
 
     def __init__(self, grid: Grid, parts: int, *, plan: Plan, wait: float = 60.0, timeout: float = 120.0) -> None:
         self._grid, self.plan, self._timeout = grid, plan, timeout
+        self._parts = range(parts)
         self._nodes: dict[int, _Node] = {}  # by their part
-        self._asked: set[int] = set()  # node ids that were asked which part they are,
-        self._greetings: dict[str, int] = {}  # by messages that are not answered yet
+        self._greeted: dict[int, int] = {}  # how often a node id was asked which part it is,
+        self._greetings: dict[str, int] = {}  # and which were asked by messages that are not answered yet
         self._slowest = 0.0  # seconds of an answer
         self._silent = 0  # rounds without one, in a row
-        self._gather(parts, wait)
-        self.sizes = [self._nodes[part].users for part in range(parts)]
+        self._gather(wait)
+        self.sizes = [self._nodes[part].users for part in self._parts]
 
     @property
     def alive(self) -> int:
@@ -80,8 +82,7 @@ class FlowerNodes:
         for part in waiting.values():
             LOG.warning("node %d (part %d): left out of this round: no answer in time", asked[part].id, part)
             asked[part].late = True
-        if requests:
-            self._silent = 0 if replies else self._silent + 1
+        self._silent = 0 if replies else self._silent + 1
         if self._silent == MOST_SILENT:
             raise NodesMissing(
                 f"no node answered in {MOST_SILENT} rounds in a row, so the run was stopped; what was paid for is kept. See that "
@@ -97,13 +98,13 @@ class FlowerNodes:
             return min(self._timeout, self._slowest + GRACE)
         return min(self._timeout, PATIENCE * self._slowest + MARGIN)
 
-    def _gather(self, parts: int, wait: float) -> None:
+    def _gather(self, wait: float) -> None:
         ends = time.monotonic() + wait
-        while not all(part in self._nodes for part in range(parts)):
+        while missing := [part for part in self._parts if part not in self._nodes]:
             if time.monotonic() > ends:
-                missing = [part for part in range(parts) if part not in self._nodes]
+                parts = ", ".join(map(str, missing))
                 raise NodesMissing(
-                    f"{len(missing)} of {parts} nodes did not come within {wait:g} s: part {', '.join(map(str, missing))}. "
+                    f"{len(missing)} of {len(self._parts)} nodes did not come within {wait:g} s: part {parts}. "
                     "Nothing more was spent. See that each SuperNode runs, and that partition-id in node-configs counts from 0."
                 )
             self._greet()
@@ -111,8 +112,9 @@ class FlowerNodes:
 
     def _greet(self) -> None:
         """Ask nodes that were not there before which part they are, and hear those that were asked."""
-        new = [node for node in self._grid.get_node_ids() if node not in self._asked]
-        self._asked.update(new)
+        busy = set(self._greetings.values())
+        new = [node for node in self._grid.get_node_ids() if node not in busy and self._greeted.get(node, 0) < MOST_GREETINGS]
+        self._greeted |= {node: self._greeted.get(node, 0) + 1 for node in new}
         content = RecordDict({"plan": ConfigRecord({"plan": json.dumps(self.plan)})})
         self._greetings |= self._push([Message(content, node, MessageType.QUERY) for node in new], new)
         for message in self._pull(list(self._greetings)):
@@ -125,6 +127,10 @@ class FlowerNodes:
             part, users = int(said["part"]), int(said["users"])  # type: ignore[arg-type]
         except Exception:  # whatever a node sends
             LOG.warning("node %d: did not say which part it is; not used", node)
+            return
+        self._greeted[node] = MOST_GREETINGS
+        if part not in self._parts or users < 0:
+            LOG.warning("node %d: is no part from 0 to %d with a number of users; not used", node, len(self._parts) - 1)
             return
         known = self._nodes.get(part)
         if known is not None and known.users != users:

@@ -111,10 +111,13 @@ class LocalFederation:
         return len(dead)
 
     @property
+    def linked(self) -> bool:
+        """Whether the SuperLink is there: nothing goes on without it."""
+        return self._processes[0].poll() is None
+
+    @property
     def ended(self) -> bool:
         """Whether Flower says that the run is over, however it ended."""
-        if self._processes[0].poll() is not None:
-            return True
         listed = self._flwr("list", "loop", "--run-id", self.run, "--format", "json")
         try:
             (found,) = json.loads(listed)["runs"]
@@ -183,7 +186,7 @@ class LocalFederation:
             "FLWR_HOME": str(self._folder.absolute() / "home"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
             "OMP_NUM_THREADS": "1",
         }
 

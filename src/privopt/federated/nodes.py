@@ -3,6 +3,9 @@
 The server knows how many users each node has, and numbers them through; it never sees a user's row, name or vector. A node
 that does not answer, or whose answer could not come from the users that it was asked about, counts as if its users had not been
 drawn: the noise is the same.
+
+Sampling hides a user only as long as nobody learns who was drawn. So every node is asked in every round, also one none of whose
+users were drawn: which nodes answer, and whether a run stops because none does, then tells nothing about the draw.
 """
 
 import hashlib
@@ -58,6 +61,8 @@ class NodesInProcess:
 class FederatedOracle:
     """A federation as an oracle: its units are users, numbered through all nodes, and their vectors stay where they are.
 
+    **Guarantee** Which nodes are asked depends on no draw: all that have users, in every round.
+
     Nodes are sent each iterate, so a run with a checkpoint saves an iterate before it is sent (`shows_iterates`).
     """
 
@@ -78,7 +83,7 @@ class FederatedOracle:
         chosen = np.arange(self.size) if users is None else np.asarray(users)
         node_of = np.searchsorted(self._ends, chosen, side="right")
         starts = self._ends - self._nodes.sizes
-        parts = {int(node): chosen[node_of == node] - starts[node] for node in np.unique(node_of)}
+        parts = {node: chosen[node_of == node] - starts[node] for node, size in enumerate(self._nodes.sizes) if size}
         return UserVectors(self._nodes, parts, np.asarray(parameters, dtype=float), local, scale)
 
 
@@ -90,7 +95,7 @@ class UserVectors:
     ) -> None:
         self._nodes, self._users = nodes, users
         self._parameters, self._local, self._scale = parameters, local, scale
-        self._within: tuple[float, int] | None = None
+        self._within: tuple[float, float] | None = None
         self.count = sum(map(len, users.values()))
 
     def clipped_sum(self, clip: ClipFactors, weight: float = 1.0, out: Vector | None = None) -> Vector:
@@ -105,8 +110,12 @@ class UserVectors:
         """
         return self._ask(clip, deviation)
 
-    def count_within(self, bound: float) -> int:
-        """How many vectors have an l2 norm of at most `bound`; nodes tell it with the sum that is clipped to this bound."""
+    def count_within(self, bound: float) -> float:
+        """How many vectors have an l2 norm of at most `bound`; nodes tell it with the sum that is clipped to this bound.
+
+        A user whose node did not answer counts one half, so that it is on neither side: else a bound that follows the count
+        would grow while a node is away.
+        """
         if self._within is None or self._within[0] != bound:
             self._ask(l2(bound), 0.0)
         assert self._within is not None
@@ -117,13 +126,15 @@ class UserVectors:
             raise CompositionError(f"{type(clip).__name__} cannot be sent to nodes. Use l2(bound), automatic or adaptive.")
         assert isinstance(clip, l2 | automatic)
         requests = {
-            node: Request(self._parameters, self._scale, self._local, clip, users, deviation * math.sqrt(len(users) / self.count))
+            node: Request(
+                self._parameters, self._scale, self._local, clip, users, deviation * math.sqrt(len(users) / max(self.count, 1))
+            )
             for node, users in self._users.items()
         }
-        replies = self._nodes.ask(requests) if requests else {}
+        replies = self._nodes.ask(requests)
         total, arrived = np.zeros(len(self._parameters)), 0
         for node in sorted(replies):  # in this order: another would have other last bits
             total += replies[node].total
             arrived += replies[node].users
-        self._within = clip.bound, sum(reply.within for reply in replies.values())
+        self._within = clip.bound, sum(reply.within for reply in replies.values()) + (self.count - arrived) / 2
         return total, arrived / self.count if self.count else 0.0

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from privopt.errors import InputError
+from privopt.errors import BudgetExceeded, InputError
 from privopt.federated.nodes import FederatedOracle, Nodes
 from privopt.loop import check_finite
 from privopt.measure.clips import Clip
@@ -14,7 +14,11 @@ from privopt.measure.shared_noise import shared_noise
 from privopt.methods import Method, check_delta, find_method
 from privopt.methods.problem import Choices, LossFacts, Problem, SideFacts
 from privopt.perexample.grads import Vector
+from privopt.postprocess.side_information import fixed_scale
+from privopt.privacy.accountants import epsilon
+from privopt.privacy.events import DpEvent
 from privopt.privacy.statement import Statement
+from privopt.training.linear import round_up
 from privopt.training.session import Released, Session, check_budget, check_plan
 from privopt.training.settings import check_model
 
@@ -74,6 +78,7 @@ def check_federation(settings: FederatedSettings, facts: ModelFacts, session: Se
         raise InputError(f"cohort is {settings.cohort}, but the federation has {users} users. Say {users}, or fewer.")
     choices = {"clip_bound": settings.clip_bound, "rounds": settings.rounds, "options": settings.options}
     method.check(choices, facts.loss, public=facts.side is not None and facts.side.public is not None)
+    side = _side_of_scale(settings.options["scale"], facts) if facts.side is None and "scale" in settings.options else facts.side
     problem = Problem(
         model="federated",
         chosen=settings.chosen,
@@ -83,10 +88,49 @@ def check_federation(settings: FederatedSettings, facts: ModelFacts, session: Se
         dimension=facts.dimension,
         row_norm=facts.row_norm,
         single_release_noise=session.single_release_noise(),
-        side=facts.side,
+        side=side,
     )
     check_plan(method, problem, session.budget, session.accountant)
+    if settings.options.get("noise") == "paper":
+        _check_listing(method, problem, session)
     return method, problem
+
+
+def _check_listing(method: Method, problem: Problem, session: Session) -> None:
+    """Refuse noise of devices that was chosen too small for the budget, before anything is asked; say which would do."""
+
+    def event(device_noise: float) -> DpEvent:
+        options = {**problem.chosen.options, "device_noise": device_noise}
+        return method.build(problem.choosing(options=options), 1.0).planned_event()
+
+    given, least = problem.chosen.options["device_noise"], session.noise_for(event)
+    if given < least:
+        budget, rounds = session.budget, method.build(problem, 1.0).rounds
+        cost = epsilon(event(given), budget.delta, accountant=session.accountant)
+        raise BudgetExceeded(
+            f'noise="paper" with device_noise={given:.6g} costs epsilon = {cost:.4g} in {rounds} rounds of {problem.batch:.6g} '
+            f"users, but the budget is {budget.epsilon:.4g}. device_noise ≥ {round_up(least)} fits."
+        )
+
+
+def _side_of_scale(given: Any, facts: ModelFacts) -> SideFacts:
+    """What follows from a public scale A of the parameters, if no public rows are there to measure.
+
+    A is the typical size of each coordinate's gradient, so rows of length R that fit it have Σ (x/A)² = R² · d/Σ A².
+    """
+    try:
+        scale = np.asarray(given, dtype=float)
+    except (TypeError, ValueError):
+        scale = np.zeros(0)
+    if scale.shape != (facts.dimension,):
+        found = f"has the shape {scale.shape}" if scale.size else f"is a {type(given).__name__}"
+        raise InputError(
+            f"the scale {found}, but the model has {facts.dimension} parameters: give a finite number > 0 for each of them, "
+            "intercepts included."
+        )
+    fixed_scale(scale)  # validates it
+    typical = facts.row_norm / float(np.sqrt(np.mean(scale**2)))
+    return SideFacts(None, scale, typical, 0.0, declared=["the scale by which local steps are divided"])
 
 
 def train_federation(
@@ -100,6 +144,7 @@ def train_federation(
     released: str = "the parameters of a federated model",
     assumed_public: Sequence[str] = (),
     paid_for: Sequence[str] = (),
+    public_data: Sequence[str] = (),
 ) -> tuple[Released, Statement]:
     """Train a model that all users share, from public start parameters.
 
@@ -120,9 +165,11 @@ def train_federation(
         assumed_public=[
             f"the number of users ({session.size}) and of nodes ({len(nodes.sizes)}), and how many users each node has",
             "the model, its start values and the settings",
+            *([] if problem.side is None else problem.side.declared),
             *assumed_public,
         ],
         paid_for=paid_for,
+        public_data=public_data,
         assumed=[TRUSTED, IN_TIME, *([SHARED] if shared else []), *([] if users_apart or len(nodes.sizes) == 1 else [APART])],
         settings={
             "method": method.name,

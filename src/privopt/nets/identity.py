@@ -54,8 +54,10 @@ PLAIN = (
     torch.Size,
     np.dtype,
 )
+PACKAGES = ("site-packages", "dist-packages")  # also of a user, of a system below a virtual environment, or named in a .pth file
 INSTALLED = (
     *{str(Path(sysconfig.get_path(name)).resolve()) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")},
+    *{str(Path(place).resolve()) + os.sep for place in sys.path if Path(place).name in PACKAGES},
     str(Path(privopt.__file__).resolve().parent) + os.sep,
 )
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE, which every class written in Python has

@@ -72,7 +72,7 @@ class PerExampleVectors(Protocol):
         total = self.weighted_sum(clip_weights(clip, self.norms(clip.order), weight))
         return total if out is None else out + total
 
-    def count_within(self, bound: float) -> int:
+    def count_within(self, bound: float) -> float:
         """How many vectors have an l2 norm of at most `bound`."""
         return int((self.norms(2) <= bound).sum())
 

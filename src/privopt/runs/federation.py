@@ -82,9 +82,9 @@ def prepare(request: FederationRequest) -> Prepared:
         if isinstance(kind, Numeric | UnknownNumeric):
             datasets.numbers(table.frame[name])  # an error, if there is one, comes before anything is written
     prepared = Prepared(request, task, classes, kinds, table, group_rows(ids))
+    check_size(prepared, len(prepared.groups))
     if request.nodes > len(prepared.groups):
         raise InputError(f"--nodes is {request.nodes}, but there are {len(prepared.groups)} users. Say fewer nodes.")
-    check_size(prepared, len(prepared.groups))
     return prepared
 
 
@@ -116,8 +116,6 @@ def check_size(prepared: Prepared, users: int) -> None:
     facts = ModelFacts(loss_facts(_loss(prepared)), features + 1, dimension, 1.0, side)
     session = Session(budget, users)
     method, problem = check_federation(settings, facts, session, users)
-    if settings.options.get("noise") == "paper":  # which is chosen, so no other noise is looked for
-        session.noise_for(lambda z: method.build(problem, z).planned_event())
     if settings.cohort is not None and settings.cohort < users:
         _check_cohort(method, problem, session, settings.cohort)
 
@@ -240,6 +238,7 @@ def _train(
             ),
         ],
         paid_for=[*paid, *scales.estimated] if prepared.table is not None else [],
+        public_data=[] if request.public is None else [f"the rows of {request.public.name}, for the size of each column"],
     )
     hidden: list[Any] = []
     with np.errstate(all="ignore"):

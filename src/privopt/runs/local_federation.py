@@ -16,7 +16,7 @@ from privopt.runs.request import FederationRequest
 
 Watch = Callable[[dict[str, Any]], None]  # is given what the server wrote of its progress
 LOOK = 0.3  # seconds between two looks at the run folder
-ASK = 5.0  # seconds without progress, after which Flower is asked whether the run is over
+ASK = 15.0  # seconds without progress, after which Flower is asked whether the run is over: a process, for a second
 
 
 def start(request: FederationRequest, path: Path, watch: Watch) -> RunFolder:
@@ -59,7 +59,7 @@ def _wait(folder: RunFolder, federation: LocalFederation, watch: Watch) -> None:
     """Until the model is there, or the run has stopped without one."""
     seen: dict[str, Any] = {}
     changed = time.monotonic()
-    while not folder.finished and not (folder.path / STOPPED).is_file():
+    while not folder.finished and not (folder.path / STOPPED).is_file() and federation.linked:
         time.sleep(LOOK)
         progress = _read(folder.path / PROGRESS)
         if progress != seen or federation.revive():

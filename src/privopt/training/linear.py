@@ -325,14 +325,14 @@ def too_noisy(size: int, width: int, budget: Budget) -> str | None:
     few = f"1 {unit} is" if size == 1 else f"{size} {unit}s are"
     return (
         f"{few} too few for {width} coefficients at epsilon = {budget.epsilon:.3g}: the noise would drown the model. "
-        f"epsilon ≥ {_rounded_up(enough)}, or {rows} {unit}s, or fewer columns would help."
+        f"epsilon ≥ {round_up(enough)}, or {rows} {unit}s, or fewer columns would help."
     )
 
 
-def _rounded_up(value: float) -> str:
+def round_up(value: float) -> str:
     """Two digits that are not below the value.
 
-    >>> _rounded_up(1.01), _rounded_up(0.02), _rounded_up(1234.5)
+    >>> round_up(1.01), round_up(0.02), round_up(1234.5)
     ('1.1', '0.02', '1300')
     """
     step = 10.0 ** (math.floor(math.log10(value)) - 1)
