@@ -65,6 +65,7 @@ def train(
             "What it leaves out is estimated privately and paid from the budget."
         ),
     ] = None,
+    drop: Annotated[list[str] | None, typer.Option(help="A column that is not used. Repeatable.")] = None,
     row_norm: Annotated[
         float | None, typer.Option(help="A public bound on the length of rows, for LIBSVM and npz files.")
     ] = None,
@@ -150,6 +151,7 @@ def train(
         person=person,
         rows_per_person=rows_per_person,
         holdout=_holdout(holdout, evaluate_epsilon, nproc, seed),
+        drop=tuple(drop or ()),
     )
     if nproc is not None and not request.hidden:
         raise InputError("--nproc is for networks, such as --model mlp:128,128: a linear model trains in one process.")

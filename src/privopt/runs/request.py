@@ -66,6 +66,7 @@ class Request:
     person: str | None = None  # the column that says whose row it is; None: each row is protected by itself
     rows_per_person: int | None = None
     holdout: HoldOut | None = None
+    drop: tuple[str, ...] = ()  # columns that are not used
 
     def budget(self, size: int) -> Budget:
         """The budget, for a table of so many rows, or persons."""
@@ -94,6 +95,7 @@ class Request:
             **({} if self.processes is None else {"processes": self.processes}),
             **({} if self.person is None else {"person": self.person, "rows_per_person": self.rows_per_person}),
             **({} if self.holdout is None else {"holdout": self.holdout.to_json()}),
+            **({"drop": list(self.drop)} if self.drop else {}),
         }
 
     @classmethod
@@ -116,6 +118,7 @@ class Request:
                 isinstance(value.get("processes"), int | None)
                 and isinstance(value.get("person"), str | None)
                 and isinstance(value.get("rows_per_person"), int | None)
+                and isinstance(value.get("drop", []), list)
             ):
                 return cls(
                     file=Path(file),
@@ -133,6 +136,7 @@ class Request:
                     person=value.get("person"),
                     rows_per_person=value.get("rows_per_person"),
                     holdout=None if value.get("holdout") is None else HoldOut.from_json(value["holdout"]),
+                    drop=tuple(map(str, value.get("drop", []))),
                 )
         raise InputError("run.json is damaged: an entry is missing, or is not what it should be. Start a new run.")
 
