@@ -72,7 +72,7 @@ def test_numbers_and_truth_values_may_be_categories() -> None:
         ({"columns": {"born": {"parts": ["day"]}}}, "column 'born': 'parts' lists 'day'; the parts of a date are year"),
         ({"columns": {"born": {"type": "date", "missing": "soon"}}}, "column 'born': 'missing' is 'soon'; it is a date"),
         ({"columns": {"born": {"parts": ["month"], "low": 1, "high": 2}}}, "column 'born': 'low' and 'high' are years"),
-        ({"columns": {"age": {"note": 5}}}, "column 'age': 'note' is 5; it is a string"),
+        ({"columns": {"age": {"note": 5}}}, "column 'age': 'note' is 5; it is text"),
         ({"columns": {"age": 5}}, "column 'age' is 5"),
         ({"columns": {"region": {"values": []}}}, "column 'region': 'values' is empty"),
         ({"columns": {"region": {"values": "north"}}}, "column 'region': 'values' is 'north'; it is a list"),
@@ -154,7 +154,7 @@ FORM_FRAME = pd.DataFrame(
         "rate": [0.5, None],
         "member": [True, False],
         "region": ["secret", None],
-        "admitted": pd.to_datetime(["1990-05-05", None]),
+        "admitted": pd.to_datetime(pd.Series(["1990-05-05", None])),
         "span": pd.to_timedelta(["1 day", "2 days"]),
         "readmitted": ["no", "yes"],
     }

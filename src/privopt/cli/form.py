@@ -34,11 +34,26 @@ def schema_form(
         if target is not None:
             _ask_target(form["target"])
         form["columns"] = {name: _ask_column(name, entry) for name, entry in form["columns"].items()}
-    text = json.dumps(form, indent=2, ensure_ascii=False) + "\n"
+    text = _write(form)
     if out is None:
         typer.echo(text, nl=False)
     else:
         write_atomically(out, text.encode())
+
+
+def _write(form: dict[str, Any]) -> str:
+    """JSON with a line for each line of a note and for each column."""
+
+    def lines(items: list[str]) -> str:
+        return ",\n".join(f"    {item}" for item in items)
+
+    def line(value: Any) -> str:
+        return json.dumps(value, ensure_ascii=False)
+
+    parts = [f'  "note": [\n{lines(list(map(line, form["note"])))}\n  ]']
+    parts += [f'  "target": {line(form["target"])}'] if "target" in form else []
+    columns = [f"{line(name)}: {line(entry)}" for name, entry in form["columns"].items()]
+    return "{\n" + ",\n".join([*parts, f'  "columns": {{\n{lines(columns)}\n  }}']) + "\n}\n"
 
 
 # ---------------------------------------------------------------- the dialogue, on standard error
@@ -54,7 +69,10 @@ def _ask_column(name: str, entry: dict[str, Any]) -> dict[str, Any]:
     """What the user says of a column, as an entry of the schema."""
     if "type" not in entry:
         kind = _choose(
-            f"{name!r} ({entry['note']})", "a [c]ategory, or something to [l]eave out", {"c": "category", "l": ""}, "l"
+            f"{name!r}, {entry['note'].partition(';')[0]}",
+            "a [c]ategory, or something to [l]eave out",
+            {"c": "category", "l": ""},
+            "l",
         )
     elif entry.get("values"):  # truth values
         return entry

@@ -140,8 +140,8 @@ class Date:
         return self.years is not None or "year" not in self.parts
 
     def between(self, low: float, high: float) -> "Date":
-        """The same with a range of years."""
-        return replace(self, years=Numeric(low, high))
+        """The same with a range of years, if the year is one of the parts."""
+        return replace(self, years=Numeric(low, high)) if "year" in self.parts else self
 
     @property
     def without_year(self) -> "Date | Ignored":
@@ -219,6 +219,10 @@ class Schema:
         """A schema, what its JSON file would hold, or the path of that file; `None` declares nothing."""
         if schema is None or isinstance(schema, Schema):
             return schema or cls()
+        if not isinstance(schema, Mapping | str | PathLike):
+            raise InputError(
+                f"schema is {shortened(schema)}; it is a Schema, what its JSON file holds, or the path of that file."
+            )
         return cls.from_json(schema) if isinstance(schema, Mapping) else load(schema)
 
 
@@ -293,17 +297,17 @@ def _guess_kind(column: "pd.Series[Any]") -> Kind:
 # ---------------------------------------------------------------- a form to fill in
 
 
-FORM = (
-    "Fill in what is publicly known, never what the data say: a range from their minimum to their maximum reveals both. "
-    "What stays null is estimated privately, out of the budget. Notes are not read."
-)
+FORM = [
+    "Say what is publicly known, never what the data say: a range from their minimum to their maximum reveals both.",
+    "What stays null is estimated privately, out of the budget. Notes are not read.",
+    "Numbers outside a range count as its ends; missing ones as 'missing', or they are marked by \"indicator\".",
+    "Values that are not listed count as none; a missing text is the value (missing). Dates are of type date.",
+]
 _NOTES = {
-    "whole numbers": 'whole numbers: amounts, or codes? Codes are {"type": "category"}',
-    "numbers": "outside the range, numbers count as its ends",
-    "text": 'what is not listed counts as none; a missing text is "(missing)"; dates are {"type": "date"}',
+    "whole numbers": "amounts, or codes? codes are of type category",
     "dates": "low and high are years",
     "identifier": 'by its name an identifier; say its type instead of "ignore" to train on it',
-    "other": "neither numbers nor categories",
+    "something else": "neither numbers nor categories",
 }
 
 
@@ -319,28 +323,24 @@ def blank_form(frame: Any, target: str | None = None) -> dict[str, Any]:
         raise InputError(f"there is no column {target!r} to be the target. {suggest_names(target, columns.names)}")
     form: dict[str, Any] = {"note": FORM}
     if target is not None:
-        amount = type_of(columns[target]) == "numbers"
-        form["target"] = {"low": None, "high": None} if amount else {"classes": None}
-        form["target"]["note"] = "the range of the number to predict" if amount else "the classes, as they are written"
+        form["target"] = {"low": None, "high": None} if type_of(columns[target]) == "numbers" else {"classes": None}
     form["columns"] = {name: _blank_entry(name, columns[name]) for name in columns.names if name != target}
     return form
 
 
 def _blank_entry(name: str, column: "pd.Series[Any]") -> dict[str, Any]:
-    kind = type_of(column)
-    missing = {"missing": None} if kind in ("numbers", "whole numbers", "dates") else {}
-    if looks_like_identifier(name):
-        return {"ignore": True, "note": _NOTES["identifier"]}
+    kind = "identifier" if looks_like_identifier(name) else type_of(column)
+    entry: dict[str, Any] = {"ignore": True}
     match kind:
         case "truth values":
-            return {"type": "category", "values": ["False", "True"]}
+            entry = {"type": "category", "values": ["False", "True"]}
         case "numbers" | "whole numbers":
-            return {"type": "number", "low": None, "high": None, **missing, "note": _NOTES[kind]}
+            entry = {"type": "number", "low": None, "high": None, "missing": None}
         case "dates":
-            return {"type": "date", "parts": list(PARTS), "low": None, "high": None, **missing, "note": _NOTES[kind]}
+            entry = {"type": "date", "parts": list(PARTS), "low": None, "high": None, "missing": None}
         case "text":
-            return {"type": "category", "values": None, "note": _NOTES[kind]}
-    return {"ignore": True, "note": _NOTES["other"]}
+            entry = {"type": "category", "values": None}
+    return entry | _said(note=_NOTES.get(kind))
 
 
 # ---------------------------------------------------------------- from JSON
@@ -404,8 +404,8 @@ def _read_keys(where: str, entry: object, allowed: Sequence[str]) -> dict[str, A
     """What an object says, without notes and nulls."""
     _check_keys(where, entry, (*allowed, "note"))
     assert isinstance(entry, Mapping)
-    if not isinstance(entry.get("note"), str | None):
-        raise InputError(f"{where}: 'note' is {shortened(entry['note'])}; it is a string.")
+    if not isinstance(entry.get("note"), str | list | None):
+        raise InputError(f"{where}: 'note' is {shortened(entry['note'])}; it is text, or a list of lines.")
     return {key: value for key, value in entry.items() if key != "note" and value is not None}
 
 

@@ -2,5 +2,6 @@
 
 from privopt.linear_model.logistic import LogisticRegression
 from privopt.linear_model.regression import HuberRegressor, Ridge
+from privopt.linear_model.table_encoder import TableEncoder
 
-__all__ = ["HuberRegressor", "LogisticRegression", "Ridge"]
+__all__ = ["HuberRegressor", "LogisticRegression", "Ridge", "TableEncoder"]

@@ -178,8 +178,6 @@ def _kinds(request: Request, frame: Any) -> dict[str, Kind]:
     for name in request.drop:
         if name not in columns:
             raise InputError(f"--drop names {name!r}, which {request.file} does not have. {suggest_names(name, columns.names)}")
-        if request.schema is not None and not isinstance(request.schema.columns.get(name, Ignored()), Ignored):
-            raise InputError(f"--drop leaves {name!r} out, but the schema says what it holds. Leave one of the two out.")
     dropped = {name: Ignored() for name in request.drop}
     schema = replace(request.schema or Schema(), columns={**(request.schema.columns if request.schema else {}), **dropped})
     protect = "" if request.person is not None else "--person {}"
