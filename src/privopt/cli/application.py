@@ -20,6 +20,7 @@ from privopt.cli.plan import methods, plan
 from privopt.cli.predict import predict
 from privopt.cli.show import card, show
 from privopt.cli.train import train
+from privopt.cli.tune import tune
 from privopt.errors import PrivoptError, PrivoptWarning
 from privopt.escaping import printable, say
 
@@ -122,7 +123,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for command in (train, federate, predict, evaluate, show, card, account, plan, bounds, methods, sample, demo):
+for command in (train, tune, federate, predict, evaluate, show, card, account, plan, bounds, methods, sample, demo):
     app.command()(command)
 app.command("schema")(schema_form)
 

@@ -33,6 +33,8 @@ from privopt.training.settings import Bounds, Penalty, Settings
 class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
     """A linear model whose constructor stores its arguments and whose `fit` trains it privately."""
 
+    _trainer = staticmethod(train_linear)  # a search has another
+
     def __init__(
         self,
         epsilon: float = 1.0,
@@ -140,11 +142,11 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
                 ],
                 paid_for=paid,
             )
-            trained = train_linear(rows, loss, settings, session)
+            trained = self._trainer(rows, loss, settings, session)
         self.n_iter_ = trained.rounds
         names = getattr(self, "feature_names_in_", None)
         others = None if self.ledger is not None else count_fit(width if names is None else names)
-        statement = replace(trained.statement, beside=() if others is None else (others,))
+        statement = replace(trained.statement, beside=[*trained.statement.beside, *([] if others is None else [others])])
         self.privacy_ = Privacy(statement, session.ledger)
         return trained
 

@@ -154,13 +154,13 @@ class Statement:
                 pass
             case _:
                 raise InputError("an entry is missing, or has the wrong type.")
-        value = {"beside": [], **value}
-        for name in ("assumed_public", "paid_for", "public_data", "assumed", "beside"):
+        for name in ("assumed_public", "paid_for", "public_data", "assumed", *(["beside"] if "beside" in value else [])):
             if not isinstance(value.get(name), list) or not all(isinstance(item, str) for item in value[name]):
                 raise InputError(f"{name} is not a list of strings.")
         return cls(
             budget=Budget(**value["budget"]),
             event=from_json(value["event"]),
+            beside=value.get("beside", ()),
             **{
                 name: value[name]
                 for name in (
@@ -171,7 +171,6 @@ class Statement:
                     "paid_for",
                     "public_data",
                     "assumed",
-                    "beside",
                     "cap",
                     "noise",
                     "seeded",

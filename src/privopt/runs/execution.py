@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import pairwise
@@ -22,7 +23,7 @@ from privopt.datasets import Columns, Encoding, Ignored, Kind, Known, Schema, Ta
 from privopt.datasets.table import suggest_names
 from privopt.datasets.unknown_columns import count_features, feature_kinds, find_encoding, length_bound
 from privopt.errors import Diverged, InputError, LedgerError, PrivoptError, RankFailed
-from privopt.measure.units import each_person, each_row
+from privopt.measure.units import Unit, each_person, each_row
 from privopt.methods import find_method, own_files
 from privopt.methods.problem import LossFacts
 from privopt.perexample.grads import Vector
@@ -37,15 +38,23 @@ from privopt.runs.request import FederationRequest, Request
 from privopt.runs.table_users import take_ids
 from privopt.training.linear import check_linear, check_public, describe_classes, loss_facts, too_noisy, train_linear
 from privopt.training.scaling import PublicTable, TrainingRows, draw_rows_of_persons
+from privopt.training.search import Search, check_search, search_linear
 from privopt.training.session import Observer, Session
 from privopt.training.settings import check_settings
 
 MOST_CLASSES = 100
 
 
-def start(request: Request, path: Path, observer: Observer | None = None) -> RunFolder:
-    """A new run. Whatever is wrong with the request or the file is found before anything is written."""
+def start(
+    request: Request, path: Path, observer: Observer | None = None, announce: Callable[[str], None] | None = None
+) -> RunFolder:
+    """A new run. Whatever is wrong with the request or the file is found before anything is written.
+
+    `announce` is told what a search costs, before it begins.
+    """
     prepared = _prepare(request)
+    if request.search is not None and announce is not None:
+        announce(request.search.describe_price(prepared.budget))
     folder = RunFolder.create(path, request.to_json())
     try:
         return _train(prepared, folder, observer)
@@ -135,6 +144,8 @@ def _prepare(request: Request) -> _Prepared:
         _check_network(request, facts, budget.delta, public=public)
     else:
         check_linear(request.settings, facts, size=size, columns=columns, budget=budget, public=public, unit=unit)
+        if request.search is not None:
+            _check_search(request, request.search, facts, size=size, columns=columns, budget=budget, unit=unit)
     kinds = {} if table.frame is None else _kinds(request, table.frame)
     for name, kind in kinds.items():
         assert table.frame is not None
@@ -210,6 +221,15 @@ def _public(
     return public, places.astype(float)
 
 
+def _check_search(
+    request: Request, search: Search, facts: LossFacts, *, size: int, columns: int, budget: Budget, unit: Unit
+) -> None:
+    public = request.public is not None
+    check_search(search, request.settings, facts, size=size, columns=columns, budget=budget, public=public, unit=unit)
+    if facts.outputs == 1 and request.task == "regress" and (request.schema is None or request.schema.target is None):
+        raise InputError("a search scores errors in units of the target's range: declare the target's range in a --schema.")
+
+
 def _check_network(request: Request, facts: LossFacts, delta: float, *, public: bool) -> None:
     if any(find_spec(name) is None for name in ("torch", "numba")):
         raise InputError(f"--model {request.model} is a network, which needs torch: pip install 'privopt[torch]'")
@@ -278,7 +298,8 @@ def _train(prepared: _Prepared, folder: RunFolder, observer: Observer | None) ->
 
             hidden, trained = train_table_network(rows, request.hidden, len(prepared.classes), settings, session)
         else:
-            trained = train_linear(rows, loss_of_task(prepared.task, len(prepared.classes)), settings, session)
+            train = train_linear if request.search is None else partial(search_linear, search=request.search)
+            trained = train(rows, loss_of_task(prepared.task, len(prepared.classes)), settings, session)
     names = tuple(encoding.names if encoding is not None else prepared.table.names)
     model = SavedModel(prepared.task, trained.slopes, trained.intercepts, names, prepared.classes, encoding, tuple(hidden))
     folder.finish(model, trained.statement)
