@@ -9,13 +9,14 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, check_X_y, validate_data
 
-from privopt.datasets import Columns, Schema, encode_quietly
+from privopt.datasets import Columns, Encoding, Schema
 from privopt.errors import InputError, warn
 from privopt.linear_model.frames import TablePlan, as_columns
 from privopt.linear_model.keywords import check_keywords
 from privopt.linear_model.surroundings import count_fit, warn_of_steps
 from privopt.measure.units import each_person, each_row
 from privopt.methods import Method
+from privopt.methods.problem import LossFacts
 from privopt.perexample.grads import Vector
 from privopt.perexample.losses import Loss
 from privopt.perexample.persons import Persons
@@ -101,15 +102,13 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         plan = None if table is None else TablePlan.of(table, schema, delta=delta, grouped=persons is not None)
         width: int = X.shape[1] if plan is None else plan.width
         if plan is not None:
-            if settings.bounds is not None:
-                raise InputError("bounds is for rows of plain numbers. Declare the ranges of a frame's columns in schema=.")
-            unit = each_row() if persons is None else each_person()
-            known, facts = self.public is not None, loss_facts(loss(1.0))
-            check_linear(settings, facts, size=size, columns=width, budget=budget, public=known, unit=unit)
+            self._check_table_settings(settings, loss_facts(loss(1.0)), size, width, budget)
         if reason := too_noisy(size, loss(1.0).outputs * (width + bool(self.fit_intercept)), budget):
             warn(reason)
         public = self._public_table(plan)
-        learnt = warn_of_steps(self)
+        learnt = [
+            f"what {name} learnt from these rows, earlier in the pipeline: it is NOT private" for name in warn_of_steps(self)
+        ]
         with watching(observer=self.observer) as observers:
             session = Session(
                 budget,
@@ -120,35 +119,34 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
                 observer=observers,
                 surveys=True,
             )
-            drawn = None if persons is None else draw_rows_of_persons(persons, rows_per_person, session)
-            bounds, paid = settings.bounds, list[str]()
-            self.encoding_ = None
-            if plan is not None:
-                self.encoding_, X, bounds, paid = plan.encode(session, drawn)
-                public = None if public is None else replace(public, matrix=encode_quietly(self.encoding_, public.matrix))
             rows = TrainingRows(
                 X,
                 targets,
                 regression,
-                bounds=bounds,
+                bounds=settings.bounds,
                 target_bounds=settings.target_bounds,
-                encoded=plan is not None,
                 public=public,
-                persons=drawn,
-                assumed_public=[
-                    *assumed_public,
-                    *([] if plan is None else plan.declared),
-                    *(f"what {name} learnt from these rows, earlier in the pipeline: it is NOT private" for name in learnt),
-                ],
-                paid_for=paid,
+                persons=None if persons is None else draw_rows_of_persons(persons, rows_per_person, session),
+                assumed_public=[*assumed_public, *learnt],
             )
+            self.encoding_: Encoding | None = None
+            if plan is not None:
+                self.encoding_, rows = plan.encode(rows, session)
             trained = self._trainer(rows, loss, settings, session)
         self.n_iter_ = trained.rounds
         names = getattr(self, "feature_names_in_", None)
         others = None if self.ledger is not None else count_fit(width if names is None else names)
-        statement = replace(trained.statement, beside=[*trained.statement.beside, *([] if others is None else [others])])
-        self.privacy_ = Privacy(statement, session.ledger)
+        beside = [*trained.statement.beside, *([] if others is None else [others])]
+        self.privacy_ = Privacy(replace(trained.statement, beside=beside), session.ledger)
         return trained
+
+    def _check_table_settings(self, settings: Settings, loss: LossFacts, size: int, width: int, budget: Budget) -> None:
+        """Refuse what a model of a frame cannot be trained with, before its columns are surveyed."""
+        if settings.bounds is not None:
+            raise InputError("bounds is for rows of plain numbers. Declare the ranges of a frame's columns in schema=.")
+        unit = each_row() if budget.unit == "example" else each_person()
+        public = self.public is not None
+        check_linear(settings, loss, size=size, columns=width, budget=budget, public=public, unit=unit)
 
     def _settings(self, schema: Schema) -> Settings:
         names = Settings.__dataclass_fields__

@@ -1,6 +1,6 @@
 """Frames: how an estimator reads a table with text, dates and missing values, by the same encoding as `privopt train`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import narwhals as nw
@@ -8,7 +8,7 @@ import narwhals as nw
 from privopt.datasets import Columns, Encoding, Kind, Known, Schema, check_column, encode_quietly, is_unknown
 from privopt.datasets.unknown_columns import count_features, feature_kinds, find_encoding, length_bound
 from privopt.errors import InputError
-from privopt.training.scaling import DrawnRows
+from privopt.training.scaling import TrainingRows
 from privopt.training.session import Session
 
 
@@ -49,15 +49,24 @@ class TablePlan:
         return count_features(self.kinds)
 
     @property
-    def declared(self) -> list[str]:
+    def _declared(self) -> list[str]:
         """What a statement says is taken as public."""
         count = sum(isinstance(kind, Known) for kind in self.kinds.values())
         return [f"the ranges or categories that the schema declares, of {count} of the columns"] if count else []
 
-    def encode(self, session: Session, persons: DrawnRows | None) -> tuple[Encoding, Any, float | None, list[str]]:
-        """The encoding, the encoded rows, the public bound on their length if there is one, and what was paid for."""
-        encoding, paid = find_encoding(self.columns, self.kinds, session, persons)
-        return encoding, encode_quietly(encoding, self.columns), length_bound(encoding, self.kinds, session), paid
+    def encode(self, rows: TrainingRows, session: Session) -> tuple[Encoding, TrainingRows]:
+        """The encoding, and the rows with encoded columns. What the schema leaves out is surveyed, and paid for."""
+        encoding, paid = find_encoding(self.columns, self.kinds, session, rows.persons)
+        encoded = replace(
+            rows,
+            matrix=encode_quietly(encoding, self.columns),
+            encoded=True,
+            bounds=length_bound(encoding, self.kinds, session),
+            public=None if rows.public is None else replace(rows.public, matrix=encode_quietly(encoding, rows.public.matrix)),
+            assumed_public=[*rows.assumed_public, *self._declared],
+            paid_for=paid,
+        )
+        return encoding, encoded
 
     def check_public(self, X: Any) -> Columns:
         """Refuse public rows that are not like these."""

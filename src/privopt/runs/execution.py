@@ -179,7 +179,7 @@ def _check_person(request: Request) -> None:
         )
     if request.hidden:
         raise InputError(f"--person is for linear models so far. Leave --model {request.model} out.")
-    if request.schema is not None and request.person in request.schema.columns:
+    if request.schema is not None and not isinstance(request.schema.columns.get(request.person, Ignored()), Ignored):
         raise InputError(f"the schema describes {request.person!r}, which is no feature: it says whose row it is. Leave it out.")
 
 
@@ -190,7 +190,8 @@ def _kinds(request: Request, frame: Any) -> dict[str, Kind]:
         if name not in columns:
             raise InputError(f"--drop names {name!r}, which {request.file} does not have. {suggest_names(name, columns.names)}")
     dropped = {name: Ignored() for name in request.drop}
-    schema = replace(request.schema or Schema(), columns={**(request.schema.columns if request.schema else {}), **dropped})
+    declared = {name: kind for name, kind in (request.schema or Schema()).columns.items() if name != request.person}
+    schema = replace(request.schema or Schema(), columns={**declared, **dropped})
     protect = "" if request.person is not None else "--person {}"
     return feature_kinds(columns, schema, protect=protect)
 
