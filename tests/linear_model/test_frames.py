@@ -188,6 +188,16 @@ def test_settings_that_cannot_hold_are_refused_before_a_table_is_surveyed(settin
     assert not ledger.entries
 
 
+def test_nobody_is_told_how_many_rows_hold_a_value_that_is_not_listed() -> None:
+    frame, strange = pd.DataFrame(DATA), pd.DataFrame(DATA | {"region": ["west"] * SIZE})
+    model = LogisticRegression(3.0, schema=DECLARED, rounds=5, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrivoptWarning)
+        model.fit(strange, Y).predict(strange)
+        TableEncoder(DECLARED).fit_transform(strange)
+        model.fit(frame, Y)
+
+
 def test_frames_that_are_empty_or_lack_columns_or_change_their_types() -> None:
     frame = pd.DataFrame(DATA)
     model = LogisticRegression(3.0, schema=DECLARED, rounds=5, random_state=0).fit(frame, Y)

@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, check_X_y, validate_data
 
-from privopt.datasets import Columns, Encoding, Schema
+from privopt.datasets import Columns, Encoding, Schema, encode_quietly
 from privopt.errors import InputError, warn
 from privopt.linear_model.frames import TablePlan, as_columns
 from privopt.linear_model.keywords import check_keywords
@@ -196,7 +196,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
             columns = Columns.of(X)
             if not len(columns):
                 raise InputError("the frame has columns but no rows.")
-            return self.encoding_.matrix(columns) @ self.coef_.T + self.intercept_
+            return encode_quietly(self.encoding_, columns) @ self.coef_.T + self.intercept_
         with no_values_in_errors(X):
             X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
         return X @ self.coef_.T + self.intercept_

@@ -5,7 +5,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from privopt.datasets import Columns, Encoding, Schema, is_unknown
+from privopt.datasets import Columns, Encoding, Schema, encode_quietly, is_unknown
 from privopt.errors import InputError
 from privopt.perexample.grads import Vector
 
@@ -15,7 +15,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     **Guarantee** It reads nothing off the rows that it is fitted on, so that a pipeline may hold it: every column has to be
     declared by the `schema` (a `Schema`, what its JSON file holds, or the path of that file), or ignored. A row's encoding is a
-    function of that row.
+    function of that row. Values that the schema does not list become zeros, without a word: how many there are is private.
 
     The estimators encode frames by themselves, and estimate what the schema leaves out. This transformer is for whoever wants the
     numbers. An estimator behind it knows their range by `bounds=(-1, 1)`.
@@ -55,7 +55,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         """Encode the rows of a frame, as an array, or as CSR where most features are indicators."""
         columns, encoding = Columns.of(X), self.encoding
         self._check(columns)
-        return encoding.matrix(columns)
+        return encode_quietly(encoding, columns)
 
     def get_feature_names_out(self, input_features: Any = None) -> Vector:
         """The names of the features: a column's name, column=value, or column.part of a date."""

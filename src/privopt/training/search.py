@@ -188,7 +188,7 @@ def _state(found: Found, search: Search, settings: Settings, rows: TrainingRows,
             "score": found.score,
         },
     )
-    secret = "how long the search took: it tells how many trials there were, which has to stay secret"
+    secret = "how long the search took (see the times of files): it tells how many trials there were, which has to stay secret"
     return replace(found.trained, statement=replace(statement, beside=(secret,)))
 
 
