@@ -222,6 +222,17 @@ def test_tune_says_the_price_first_and_leaves_a_run_folder(tmp_path: Path) -> No
     assert (run / "report.html").exists()
 
 
+def test_tune_protects_persons_and_refuses_a_number_without_a_range_before_anything_is_written(tmp_path: Path) -> None:
+    file = patients(tmp_path / "patients.csv")
+    frame = pd.read_csv(file).assign(patient_id=[f"P{place // 2}" for place in range(3000)])
+    frame.to_csv(file, index=False)
+    options = ("--drop", "cost", "--epsilon", 3, "--seed", 1, "--try", "rounds=5,20", "--person", "patient_id")
+    assert "1500 persons" in privopt("tune", file, "--target", "readmitted", *options, "--out", tmp_path / "run")
+    refused = privopt("tune", file, "--target", "income", *options, "--out", tmp_path / "other", code=2)
+    assert "declare the target's range in a --schema" in refused
+    assert not (tmp_path / "other").exists()
+
+
 @pytest.mark.parametrize(
     ("tried", "says"),
     [

@@ -145,7 +145,7 @@ def _prepare(request: Request) -> _Prepared:
     else:
         check_linear(request.settings, facts, size=size, columns=columns, budget=budget, public=public, unit=unit)
         if request.search is not None:
-            _check_search(request, request.search, facts, size=size, columns=columns, budget=budget, unit=unit)
+            _check_search(request, request.search, task, facts, size=size, columns=columns, budget=budget, unit=unit)
     kinds = {} if table.frame is None else _kinds(request, table.frame)
     for name, kind in kinds.items():
         assert table.frame is not None
@@ -223,11 +223,11 @@ def _public(
 
 
 def _check_search(
-    request: Request, search: Search, facts: LossFacts, *, size: int, columns: int, budget: Budget, unit: Unit
+    request: Request, search: Search, task: Task, facts: LossFacts, *, size: int, columns: int, budget: Budget, unit: Unit
 ) -> None:
     public = request.public is not None
     check_search(search, request.settings, facts, size=size, columns=columns, budget=budget, public=public, unit=unit)
-    if facts.outputs == 1 and request.task == "regress" and (request.schema is None or request.schema.target is None):
+    if task == "regress" and (request.schema is None or request.schema.target is None):
         raise InputError("a search scores errors in units of the target's range: declare the target's range in a --schema.")
 
 
