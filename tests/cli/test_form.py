@@ -106,3 +106,11 @@ def test_what_is_not_there_cannot_be_dropped(stays: Path) -> None:
     said = privopt("train", stays, "--target", "again", "--epsilon", 1, "--drop", "smokes", code=2)
     assert "--drop names 'smokes'" in said
     assert "Closest: smoker" in said
+
+
+@pytest.mark.parametrize("entry", [{"type": "date", "parts": ["month"]}, {"low": 40, "high": 150, "missing": 80}])
+def test_a_federation_refuses_what_it_does_not_know(stays: Path, tmp_path: Path, entry: Any) -> None:
+    column = "day" if "parts" in entry else "weight"
+    (tmp_path / "schema.json").write_text(json.dumps({"columns": {column: entry}}))
+    options = ("--users", "patient_id", "--target", "again", "--epsilon", 5, "--schema", tmp_path / "schema.json")
+    assert "which federations do not know" in privopt("federate", stays, *options, code=2)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from privopt.errors import BudgetExceeded, CompositionError
 from privopt.measure.mechanisms import gaussian, laplace
@@ -130,3 +131,45 @@ def test_a_selection_costs_more_than_a_trial_and_less_than_all_of_them() -> None
     for mean in (2.0, 6.0, 20.0, 200.0):
         selected = epsilon(best_of_geometric(mean, 8.0).event, 1e-6)
         assert epsilon(GaussianDpEvent(8.0), 1e-6) < selected < 4 * epsilon(GaussianDpEvent(8.0), 1e-6)
+
+
+# ---------------------------------------------------------------- exact distributions of what leaves
+
+
+def _leaks(present: np.ndarray, absent: np.ndarray, claimed: float, delta: float) -> bool:
+    """Whether some outcome of a finite distribution refutes (claimed, δ): the hockey-stick divergence, in both directions."""
+    return any(
+        float(np.maximum(one - np.exp(claimed) * other, 0).sum()) > delta for one, other in ((present, absent), (absent, present))
+    )
+
+
+def _best_is_good(good: np.ndarray, mean: float) -> np.ndarray:
+    """The probability that the best of a geometric number of trials is good, if each is with these probabilities."""
+    return 1 - (1 - good) / mean / (1 - (1 - 1 / mean) * (1 - good))
+
+
+@pytest.mark.parametrize("mean", [2.0, 6.0, 60.0])
+@pytest.mark.parametrize("noise", [0.7, 2.0, 6.0])
+def test_the_exact_distribution_of_what_leaves_keeps_the_claim(mean: float, noise: float) -> None:
+    """Trials that release their score, whose largest has a distribution in closed form; and trials that only say "good"."""
+    grid = np.linspace(-12 * noise, 12 * noise + 1, 20_001)
+    sides = [stats.norm.cdf(grid, canary, noise) for canary in (0.0, 1.0)]
+    for delta in (1e-6, 1e-3):
+        claimed = epsilon(best_of_geometric(mean, noise).event, delta)
+        largest = [np.diff(cdf / mean / (1 - (1 - 1 / mean) * cdf), prepend=0.0, append=1.0) for cdf in sides]
+        assert not _leaks(largest[0], largest[1], claimed, delta)
+        assert _leaks(largest[0], largest[1], claimed / 4, delta) or mean == 60.0
+        for one, other in zip(1 - sides[0], 1 - sides[1], strict=True):
+            good, rather = (_best_is_good(np.array([share]), mean) for share in (one, other))
+            assert not _leaks(np.append(good, 1 - good), np.append(rather, 1 - rather), claimed, delta)
+
+
+def test_a_fixed_number_of_trials_would_break_the_claim() -> None:
+    """With 300 trials, no more and no fewer, whether one of them is good says more than what 300 on average cost."""
+    delta, noise, trials = 1e-6, 6.0, 300
+    claimed = epsilon(best_of_geometric(trials, noise).event, delta)
+    found = False
+    for threshold in np.linspace(0, 30, 121):
+        sides = [1 - stats.norm.cdf(threshold, canary, noise) ** trials for canary in (0.0, 1.0)]
+        found |= _leaks(*(np.array([good, 1 - good]) for good in sides), claimed, delta)  # type: ignore[call-arg, arg-type]
+    assert found
