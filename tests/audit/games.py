@@ -19,12 +19,14 @@ from privopt.measure.mechanisms import above_threshold, gamma_norm, gaussian, ga
 from privopt.measure.queries import gradient
 from privopt.measure.randomness import Rng, generator
 from privopt.measure.samplers import Sampler, fixed_size, poisson
+from privopt.measure.selection import best_of_geometric
 from privopt.methods import METHODS
 from privopt.perexample.grads import Materialized, Rows, Vector
 from privopt.postprocess.updates import sgd
 from privopt.privacy.accountants import epsilon
 from privopt.privacy.budget import Budget, Neighbours
 from privopt.privacy.events import DpEvent
+from privopt.privacy.ledger import Ledger
 from privopt.recipe import Recipe, always
 from tests.audit import evaluations, federations, surveys
 from tests.audit.auditing import Game
@@ -168,6 +170,7 @@ def _measured(sampler: Sampler, name: str, neighbours: Neighbours, rounds: int) 
     return Game(epsilon(recipe.planned_event(), DELTA, neighbours), DELTA, replays(sides[0], sides[1], _seed(name)))
 
 
+SELECTED = best_of_geometric(4.0, 1.7)
 Draw = Callable[[Rng, bool], float]  # a score of one release, with or without the canary
 
 
@@ -203,6 +206,15 @@ def _noisy_min(rng: Rng, canary: bool) -> float:
     return float(noisy_min(0.5).choose(np.array([0.0, float(canary)]), 1.0, rng) == 0)
 
 
+def _best_of_geometric(rng: Rng, canary: bool) -> float:
+    """Trials that release their own score: the canary raises all of them."""
+
+    def trial(candidate: int, spent: Ledger, own: Rng) -> tuple[float, None]:
+        return float(gaussian(SELECTED.noise_multiplier).release(np.array([float(canary)]), 1.0, own)[0]), None
+
+    return SELECTED.release(2, trial, spending=Ledger().run(), rng=rng)[1]
+
+
 def _above_threshold(rng: Rng, canary: bool) -> float:
     """Twenty values that the canary raises, and one that it lowers: it makes "no" twenty times and then "yes" unlikely."""
     compare = above_threshold(0.5)
@@ -219,6 +231,7 @@ def _mechanism_games() -> dict[str, Entry]:
         "gamma_norm": Entry(lambda: _mechanism(_gamma_norm, gamma_norm(0.5).event, 0.0), MANY),
         "gaussian_pool": Entry(lambda: _mechanism(_gaussian_pool, gaussian_pool(0.66).event, DELTA), MANY),
         "noisy_min": Entry(lambda: _mechanism(_noisy_min, noisy_min(0.5).event, 0.0), MANY),
+        "best_of_geometric": Entry(lambda: _mechanism(_best_of_geometric, SELECTED.event, DELTA, tight=False), MANY // 3),
         "above_threshold": Entry(lambda: _mechanism(_above_threshold, above_threshold(0.5).event, 0.0, tight=False), MANY),
         "fixed size, replace-one": Entry(lambda: _measured(fixed_size(4, 8), "fixed", "replace-one", 2), SOME),
         "Poisson, replace-one": Entry(lambda: _measured(poisson(0.5), "poisson", "replace-one", 2), SOME),

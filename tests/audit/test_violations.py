@@ -20,14 +20,14 @@ from tests.audit.transcripts import first_rounds
 Break = Callable[[pytest.MonkeyPatch], None]
 
 
-def _less(kind: type[Any], method: str, place: int) -> Break:
-    """Noise for half of the bound, which is the argument at this place of a method."""
+def _less(kind: type[Any], method: str, place: int, times: float = 2) -> Break:
+    """Noise for half of the bound, or less, which is the argument at this place of a method."""
 
     def broken(patch: pytest.MonkeyPatch) -> None:
         honest = getattr(kind, method)
 
         def halved(self: Any, *given: Any) -> Any:
-            return honest(self, *(value / 2 if at == place else value for at, value in enumerate(given)))
+            return honest(self, *(value / times if at == place else value for at, value in enumerate(given)))
 
         patch.setattr(kind, method, halved)
 
@@ -110,6 +110,7 @@ VIOLATIONS: dict[str, tuple[Break, str, int]] = {  # how the code is broken, whi
     "half of the bound, in an evaluation, δ = 0": (_half_a_vote, "evaluation of a classifier, δ = 0", 6000),
     "half of the bound, of moments": (_half_a_vote, "evaluation of a regressor", 6000),
     "a person who counts with every row": (_every_row_counts, "evaluation of persons", 6000),
+    "a quarter of the noise, in a selection": (_less(gaussian, "release", 1, 4), "best_of_geometric", 6000),
     "a threshold without room for failure": (_low_threshold, "survey of categories, a new one", 1200),
 }
 if find_spec("torch"):

@@ -3,28 +3,38 @@
 import json
 import math
 import warnings
+from datetime import date
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privopt.datasets import MISSING, Categorical, Encoding, Ignored, Numeric, UnknownNumeric
+from privopt.datasets import MISSING, Categorical, Columns, Date, Encoding, Ignored, Numeric, UnknownNumeric, check_column
 from privopt.datasets.encode import WIDE
+from privopt.datasets.schema import PARTS
 from privopt.errors import InputError, PrivoptWarning
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 ranges = st.tuples(finite, finite).map(lambda pair: Numeric(min(pair), max(pair)))
 words = st.text("abc=", min_size=1, max_size=3)
+fillers: st.SearchStrategy[Any] = st.one_of(st.just("indicator"), st.integers(-5, 5))
+marked: st.SearchStrategy[Numeric] = st.tuples(ranges, fillers).map(lambda both: Numeric(both[0].low, both[0].high, both[1]))
 listed = st.lists(words, min_size=1, max_size=60, unique=True).map(lambda values: Categorical(tuple(values)))
+dated = st.sets(st.sampled_from(PARTS), min_size=1).map(
+    lambda parts: Date(tuple(sorted(parts)), Numeric(2000, 2020) if "year" in parts else None, "indicator")
+)
+days = st.one_of(st.none(), st.dates(date(1700, 1, 1), date(2200, 1, 1)).map(str))
 
 
 @st.composite
 def encodings(draw: st.DrawFn) -> Encoding:
-    described = draw(st.dictionaries(words, st.one_of(ranges, listed), min_size=1, max_size=5))
+    described = draw(st.dictionaries(words, st.one_of(ranges, marked, listed, dated), min_size=1, max_size=5))
     return Encoding(tuple(described.items()))
 
 
@@ -34,9 +44,14 @@ def frames(draw: st.DrawFn, encoding: Encoding) -> pd.DataFrame:
     size = draw(st.integers(0, 5))
     columns: dict[str, Any] = {}
     for name, kind in encoding.columns:
-        entry = finite if isinstance(kind, Numeric) else st.one_of(st.sampled_from(kind.values), words, st.none())
-        values = draw(st.lists(entry, min_size=size, max_size=size))
-        columns[name] = pd.Series(values, dtype=float if isinstance(kind, Numeric) else object)
+        entry: st.SearchStrategy[Any] = days
+        match kind:
+            case Categorical(values=values):
+                entry = st.one_of(st.sampled_from(values), words, st.none())
+            case Numeric(missing=missing):
+                entry = finite if missing is None else st.one_of(finite, st.just(math.nan))
+        drawn = draw(st.lists(entry, min_size=size, max_size=size))
+        columns[name] = pd.Series(drawn, dtype=float if isinstance(kind, Numeric) else object)
     return pd.DataFrame(columns, index=range(size))
 
 
@@ -167,3 +182,93 @@ def test_memory_is_the_matrix_and_a_few_vectors(values: int) -> None:
     tracemalloc.stop()
     held = matrix.nbytes if isinstance(matrix, np.ndarray) else matrix.data.nbytes + matrix.indices.nbytes
     assert peak < held + 12 * 8 * size
+
+
+# ---------------------------------------------------------------- missing numbers, dates, and frames of every library
+
+STAYS: dict[str, Any] = {
+    "age": [20.0, math.nan, 80.0],
+    "weight": [60, None, 80],
+    "ward": ["3", None, "12"],
+    "admitted": [date(2020, 1, 31), None, date(2024, 12, 1)],
+}
+FRAMES = {"pandas": pd.DataFrame, "polars": lambda data: pl.DataFrame(data, strict=False), "pyarrow": pa.table}
+STAYS_ENCODING = Encoding(
+    (
+        ("age", Numeric(0, 100, "indicator")),
+        ("weight", Numeric(0, 200, 100)),
+        ("ward", Categorical(("3", "12", MISSING))),
+        ("admitted", Date(("year", "month", "weekday"), Numeric(2020, 2024), "indicator")),
+    )
+)
+
+
+@pytest.mark.parametrize("library", FRAMES)
+def test_frames_of_every_library_are_encoded_alike(library: str) -> None:
+    data = STAYS if library != "pyarrow" else STAYS | {"age": [20.0, None, 80.0]}
+    rows = pd.DataFrame(encoded(STAYS_ENCODING, FRAMES[library](data)), columns=list(STAYS_ENCODING.names))
+    assert rows["age"].tolist() == pytest.approx([-0.6, 0.0, 0.6])
+    assert rows["age=(missing)"].tolist() == [0, 1, 0]
+    assert rows["weight"].tolist() == pytest.approx([-0.4, 0.0, -0.2])
+    assert rows[["ward=3", "ward=12", "ward=(missing)"]].to_numpy().tolist() == [[1, 0, 0], [0, 0, 1], [0, 1, 0]]
+    assert rows["admitted.year"].tolist() == [-1, 0, 1]
+    assert rows["admitted=(missing)"].tolist() == [0, 1, 0]
+    first = {name for name in map(str, rows) if rows[name].iloc[0] == 1 and name.startswith("admitted")}
+    assert first == {"admitted.month=January", "admitted.weekday=Friday"}
+    assert rows.filter(like="admitted.").iloc[1].abs().sum() == 0
+
+
+@pytest.mark.parametrize(("library", "column"), [(pl.DataFrame, "polars"), (pa.table, "pyarrow")])
+def test_numbers_of_other_libraries_are_not_copied(library: Any, column: str) -> None:
+    frame = library({column: np.arange(5.0)})
+    assert np.shares_memory(Columns.of(frame)[column].to_numpy(), frame[column].to_numpy())
+
+
+@pytest.mark.parametrize(
+    ("frame", "says"),
+    [
+        (np.zeros((2, 2)), "a frame with named columns is needed.*this is ndarray"),
+        (pl.LazyFrame({"a": [1]}), "Collect it first"),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "several columns of the same name"),
+        (pd.DataFrame([[1, 2]]), "2 columns of the frame have names that are no text"),
+    ],
+)
+def test_what_is_no_frame_is_refused(frame: Any, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        Columns.of(frame)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "says"),
+    [
+        (Numeric(0, 1), [0.5, math.nan], r'column .x. holds missing or infinite numbers.*\{"missing": "indicator"\}'),
+        (Numeric(0, 1, "indicator"), [0.5, math.inf], "holds infinite numbers"),
+        (Numeric(0, 1), ["secret"], "holds text"),
+        (Date(("month",)), ["2020-01-01", "secret"], "is to hold dates, but not all of it is written like 2024-01-31"),
+        (Date(("month",)), ["2020-01-01", None], "holds missing dates"),
+        (Date(("month",)), [5.0], "is to hold dates"),
+        (Date(("month",), format="%d.%m.%Y"), ["2020-01-01"], "is written %d.%m.%Y"),
+    ],
+)
+def test_a_column_that_is_not_of_its_kind_is_refused_without_a_value(kind: Any, values: list[Any], says: str) -> None:
+    with pytest.raises(InputError, match=says) as caught:
+        check_column(pd.Series(values, name="x"), kind)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("form", "written"), [(None, "2024-02-01"), (None, "2024-02-01T08:30:00"), ("%d.%m.%Y", "01.02.2024"), ("%Y%m%d", "20240201")]
+)
+def test_dates_are_read_as_they_are_written(form: str | None, written: str) -> None:
+    encoding = Encoding((("day", Date(("month", "weekday"), format=form)),))
+    (row,) = encoded(encoding, pd.DataFrame({"day": [written]}))
+    assert {name for name, value in zip(encoding.names, row, strict=True) if value} == {
+        "day.month=February",
+        "day.weekday=Thursday",
+    }
+
+
+def test_a_missing_date_counts_as_the_one_that_is_declared() -> None:
+    encoding = Encoding((("day", Date(("month",), missing="2020-03-01")),))
+    (row,) = encoded(encoding, pd.DataFrame({"day": pd.Series([None], dtype="datetime64[ns]")}))
+    assert encoding.names[int(row.argmax())] == "day.month=March"

@@ -42,6 +42,7 @@ DRAWN = {  # by these names, and by no others
     "measure/randomness/torch_noise.py": {"standard_normal"},
     "measure/randomness/keyed_normal.py": {"keystream"},
     "measure/samplers.py": {"choice", "geometric", "integers", "from_key"},  # rows, and cuts by their key
+    "measure/selection.py": {"geometric", "integers", "from_key"},  # trials, their candidates, and a generator for each
     "measure/mechanisms.py": {"normal", "laplace", "exponential", "standard_normal", "gamma"},
     "postprocess/release.py": {"integers", "choice"},
     "perexample/linear_oracle.py": {"permutation", "Generator", "PCG64DXSM"},  # the order of public rows: it hides nothing

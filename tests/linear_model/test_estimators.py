@@ -185,7 +185,10 @@ def test_clones_pay_into_the_same_ledger() -> None:
 
 def test_pipelines_work() -> None:
     X, y = binary_rows()
-    assert make_pipeline(MaxAbsScaler(), LogisticRegression(epsilon=3.0, random_state=0)).fit(X, y).score(X, y) > 0.75
+    pipeline = make_pipeline(MaxAbsScaler(), LogisticRegression(epsilon=3.0, random_state=0))
+    with pytest.warns(PrivoptWarning, match="MaxAbsScaler of the pipeline learnt"):
+        pipeline.fit(X, y)
+    assert pipeline.score(X, y) > 0.75
 
 
 def test_without_a_seed_two_fits_differ_and_with_one_the_statement_warns() -> None:
@@ -327,13 +330,11 @@ def test_a_target_whose_range_cannot_be_learnt_is_warned_about_and_said() -> Non
     assert "the range of the target (too few rows to tell)" in model.privacy_.statement.text()
 
 
-@pytest.mark.parametrize("kind", ["frame", "array"])
-def test_text_is_refused_without_quoting_it(kind: str) -> None:
+def test_text_in_an_array_is_refused_without_quoting_it() -> None:
     frame = pd.DataFrame({"age": [1.0, 2.0, 3.0], "status": ["HIV+", "HIV-", "HIV-"]})
-    with pytest.raises(InputError, match=r"holds? text") as refusal:
-        LogisticRegression().fit(frame if kind == "frame" else frame.to_numpy(), [0, 1, 1])
+    with pytest.raises(InputError, match=r"holds text.*Give a data frame") as refusal:
+        LogisticRegression().fit(frame.to_numpy(), [0, 1, 1])
     assert "HIV" not in str(refusal.value)
-    assert kind == "array" or "status" in str(refusal.value)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from privopt.privacy.events import (
     NoOpDpEvent,
     PoissonSampledDpEvent,
     PureDpEvent,
+    RepeatAndSelectDpEvent,
     SampledWithoutReplacementDpEvent,
     SelfComposedDpEvent,
 )
@@ -29,6 +30,7 @@ sampled: st.SearchStrategy[DpEvent] = st.one_of(
     simple,
     st.builds(PoissonSampledDpEvent, st.floats(1e-6, 1.0), st.builds(GaussianDpEvent, _positive)),
     st.builds(SampledWithoutReplacementDpEvent, st.just(100), st.integers(1, 100), st.builds(LaplaceDpEvent, _positive)),
+    st.builds(RepeatAndSelectDpEvent, st.builds(GaussianDpEvent, _positive), st.floats(1.0, 1e6), st.floats(0.0, 10.0)),
 )
 few: st.SearchStrategy[DpEvent] = st.sampled_from(  # equal ones are likely to meet
     [GaussianDpEvent(1.0), GaussianDpEvent(2.0), PureDpEvent(0.1), NoOpDpEvent()]
@@ -56,6 +58,7 @@ KINDS = {
     NoOpDpEvent,
     PoissonSampledDpEvent,
     PureDpEvent,
+    RepeatAndSelectDpEvent,
     SampledWithoutReplacementDpEvent,
     SelfComposedDpEvent,
 }

@@ -21,6 +21,7 @@ from privopt.privacy.events import (
     NoOpDpEvent,
     PoissonSampledDpEvent,
     PureDpEvent,
+    RepeatAndSelectDpEvent,
     SampledWithoutReplacementDpEvent,
     SelfComposedDpEvent,
     atoms,
@@ -97,6 +98,7 @@ def test_every_kind_has_a_form_in_a_ledger_and_a_phrase() -> None:
         NoOpDpEvent(),
         PoissonSampledDpEvent(0.1, GAUSSIAN),
         PURE,
+        RepeatAndSelectDpEvent(GAUSSIAN, 8.0, 1.0),
         SampledWithoutReplacementDpEvent(100, 10, GAUSSIAN),
         SelfComposedDpEvent(GAUSSIAN, 3),
     ]

@@ -15,10 +15,12 @@ from privopt.cli.bounds import bounds
 from privopt.cli.demo import demo, sample
 from privopt.cli.evaluate import evaluate
 from privopt.cli.federate import federate
+from privopt.cli.form import schema_form
 from privopt.cli.plan import methods, plan
 from privopt.cli.predict import predict
 from privopt.cli.show import card, show
 from privopt.cli.train import train
+from privopt.cli.tune import tune
 from privopt.errors import PrivoptError, PrivoptWarning
 from privopt.escaping import printable, say
 
@@ -33,6 +35,8 @@ common, 10 is weak.
   privopt sample patients.csv            a made-up table to try it on
   privopt train patients.csv --target readmitted --epsilon 1
                                          a private model and its statement
+  privopt schema patients.csv > schema.json
+                                         what is publicly known, to fill in
   privopt show RUN                       what may be claimed about it
   privopt predict RUN new_patients.csv   use it
   privopt evaluate RUN held_out.csv --epsilon 0.5
@@ -119,8 +123,9 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for command in (train, federate, predict, evaluate, show, card, account, plan, bounds, methods, sample, demo):
+for command in (train, tune, federate, predict, evaluate, show, card, account, plan, bounds, methods, sample, demo):
     app.command()(command)
+app.command("schema")(schema_form)
 
 
 def _print_version(wanted: bool) -> None:

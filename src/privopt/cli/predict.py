@@ -39,12 +39,8 @@ def predict(
     if out is not None and (out.resolve() == file.resolve() or out.resolve().is_relative_to(run.resolve())):
         raise InputError(f"--out {out} would overwrite what the predictions are made from. Name another file.")
     model = RunFolder.open(run).model()
-    listed = {} if model.encoding is None else model.encoding.listed
-    if target is not None and model.classes:
-        listed |= {target: model.classes}
-    table = datasets.read(
-        file, target, names=None if model.encoding is not None else model.names, text=datasets.as_written(listed)
-    )
+    names = None if model.encoding is not None else model.names
+    table = datasets.read(file, target, names=names, text=model.text_columns(target))
     if model.task == "classify":
         probabilities = model.probabilities(table)
         best = probabilities.argmax(axis=1)

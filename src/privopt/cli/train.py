@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -65,6 +65,7 @@ def train(
             "What it leaves out is estimated privately and paid from the budget."
         ),
     ] = None,
+    drop: Annotated[list[str] | None, typer.Option(help="A column that is not used. Repeatable.")] = None,
     row_norm: Annotated[
         float | None, typer.Option(help="A public bound on the length of rows, for LIBSVM and npz files.")
     ] = None,
@@ -119,7 +120,7 @@ def train(
             raise InputError(
                 "--resume goes on with the run as it was asked for: leave FILE and the other options out (but for --nproc)."
             )
-        _run(context, None, resume, resumed_processes(resume, nproc), [])
+        run_folder(context, None, resume, resumed_processes(resume, nproc), [])
         return
     if file is None:
         raise InputError("no file to train on. For example: privopt train patients.csv --target readmitted --epsilon 1")
@@ -150,17 +151,25 @@ def train(
         person=person,
         rows_per_person=rows_per_person,
         holdout=_holdout(holdout, evaluate_epsilon, nproc, seed),
+        drop=tuple(drop or ()),
     )
     if nproc is not None and not request.hidden:
         raise InputError("--nproc is for networks, such as --model mlp:128,128: a linear model trains in one process.")
     place = out or Path("runs") / f"{file.name.split('.')[0]}-{time.strftime('%Y%m%d-%H%M%S')}"
-    _run(context, request, place, nproc, [] if out else ["--out", str(place)])
+    run_folder(context, request, place, nproc, [] if out else ["--out", str(place)])
 
 
-def _run(context: typer.Context, request: "Request | None", place: Path, nproc: int | None, more: list[str]) -> None:
+def run_folder(
+    context: typer.Context,
+    request: "Request | None",
+    place: Path,
+    nproc: int | None,
+    more: list[str],
+    announce: Callable[[str], None] | None = None,
+) -> None:
     """Start a run in this folder, or go on with the one that is there, and show what came of it.
 
-    With `nproc`, this process starts so many others, which are given `more` options.
+    With `nproc`, this process starts so many others, which are given `more` options. `announce` is told what a search costs.
     """
     from rich.console import Console
 
@@ -173,7 +182,7 @@ def _run(context: typer.Context, request: "Request | None", place: Path, nproc: 
 
     console = Console()
     with kept(place), processes(context, nproc, more), Bar(console, "training") as bar:
-        folder = runs.resume(place, bar) if request is None else runs.start(request, place, bar)
+        folder = runs.resume(place, bar) if request is None else runs.start(request, place, bar, announce)
     evaluated = evaluate_held_out(folder)  # before the report, which shows it
     report(folder)
     shown(console, folder)

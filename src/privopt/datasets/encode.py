@@ -1,22 +1,35 @@
 """Encodings: a frame's columns as a matrix whose entries lie in [−1, 1].
 
-A numeric column with range [low, high] becomes clip((x − middle)/half, −1, 1); a categorical one becomes one indicator per
-listed value. Ranges and values are public, or were estimated privately: an encoding reveals nothing else about any row. Encoded
-rows are on a common scale already, so training scales them no further.
+A numeric column with range [low, high] becomes clip((x − middle)/half, −1, 1), and, if missing numbers are marked, an indicator
+of its own, beside which the number is 0. A categorical one becomes one indicator per listed value, and a date becomes its parts.
+Ranges and values are public, or were estimated privately: an encoding reveals nothing else about any row. Encoded rows are on a
+common scale already, so training scales them no further.
 """
 
+import itertools
 import math
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.datasets.schema import Categorical, Ignored, Kind, Numeric, shortened
-from privopt.datasets.table import codes, numbers
+from privopt.datasets.schema import (
+    INDICATOR,
+    Categorical,
+    Date,
+    Kind,
+    Numeric,
+    Schema,
+    UnknownCategorical,
+    UnknownNumeric,
+    is_unknown,
+    shortened,
+)
+from privopt.datasets.table import MISSING, Columns, as_written, codes, dates, numbers
 from privopt.errors import InputError, PrivoptWarning
 from privopt.limits import MOST_COLUMNS
 
@@ -24,6 +37,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import scipy.sparse as sp
 
+Known = Numeric | Categorical | Date
 WIDE = 50  # with more features than this, indicators are stored sparsely
 
 
@@ -41,7 +55,7 @@ class Encoding:
     [[0.5, 0.0, 1.0]]
     """
 
-    columns: tuple[tuple[str, Numeric | Categorical], ...]
+    columns: tuple[tuple[str, Known], ...]
 
     def __post_init__(self) -> None:
         if not self.columns:
@@ -49,62 +63,63 @@ class Encoding:
         names = [name for name, _ in self.columns]
         if len(set(names)) < len(names):
             raise InputError(f"an encoding names column {Counter(names).most_common(1)[0][0]!r} more than once.")
-        if (width := sum(_width(kind) for _, kind in self.columns)) > MOST_COLUMNS:
+        if (width := sum(len(block) for _, block in self._blocks)) > MOST_COLUMNS:
             raise InputError(f"the columns have {width} values in all; a model has at most {MOST_COLUMNS} features. List fewer.")
 
     @classmethod
     def of(cls, kinds: Mapping[str, Kind]) -> "Encoding":
         """Make the encoding of columns whose ranges and values are all known."""
-        unknown = [name for name, kind in kinds.items() if not isinstance(kind, Numeric | Categorical | Ignored)]
-        if unknown:
+        if unknown := [name for name, kind in kinds.items() if is_unknown(kind)]:
             raise InputError(f"nothing is known yet about {', '.join(map(repr, unknown))}. Declare or estimate them first.")
-        return cls(tuple((name, kind) for name, kind in kinds.items() if isinstance(kind, Numeric | Categorical)))
+        return cls(tuple((name, kind) for name, kind in kinds.items() if isinstance(kind, Known)))
+
+    @property
+    def _blocks(self) -> list[tuple[bool, tuple[str, ...]]]:
+        """Features that one value of a row fills, in order: one number, or indicators of which one is 1 at most."""
+        return [block for name, kind in self.columns for block in _blocks(name, kind)]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The features: a numeric column's name, or column=value."""
-        return tuple(
-            feature
-            for name, kind in self.columns
-            for feature in ([name] if isinstance(kind, Numeric) else [f"{name}={value}" for value in kind.values])
-        )
+        """The features: a numeric column's name, column=value, or column.part of a date."""
+        return tuple(feature for _, features in self._blocks for feature in features)
 
     @property
-    def listed(self) -> dict[str, tuple[str, ...]]:
-        """The values of categorical columns."""
-        return {name: kind.values for name, kind in self.columns if isinstance(kind, Categorical)}
+    def text(self) -> list[str]:
+        """The columns that have to be read as text."""
+        listed = {name: kind.values for name, kind in self.columns if isinstance(kind, Categorical)}
+        return as_written(listed) + [name for name, kind in self.columns if isinstance(kind, Date)]
 
     @property
     def row_bound(self) -> float:
-        """√columns: each column contributes one entry of at most 1 to a row."""
-        return math.sqrt(len(self.columns))
+        """√columns, where each part of a date counts as one: each contributes one entry of at most 1 to a row.
+
+        A number and the indicator that it is missing are never both other than 0.
+        """
+        return math.sqrt(sum(len(kind.parts) if isinstance(kind, Date) else 1 for _, kind in self.columns))
 
     @property
     def sparse(self) -> bool:
         """Whether matrices are CSR: there are many features, and most are indicators."""
-        widths = [_width(kind) for _, kind in self.columns]
-        indicators = sum(_width(kind) for _, kind in self.columns if isinstance(kind, Categorical))
-        return sum(widths) > WIDE and 2 * indicators > sum(widths)
+        width = len(self.names)
+        return width > WIDE and 2 * sum(len(features) for numeric, features in self._blocks if not numeric) > width
 
-    def matrix(self, frame: "pd.DataFrame") -> "NDArray[np.float64] | sp.csr_matrix":
-        """Encode the rows. A category that is not listed becomes zeros; a warning counts them by column."""
-        missing = [name for name, _ in self.columns if name not in frame.columns]
-        if missing:
+    def matrix(self, frame: Any) -> "NDArray[np.float64] | sp.csr_matrix":
+        """Encode the rows of a frame (pandas, polars, pyarrow).
+
+        A category that is not listed becomes zeros; a warning counts them by column.
+        """
+        columns = Columns.of(frame)
+        if missing := [name for name, _ in self.columns if name not in columns]:
             raise InputError(f"the data lack columns that the model was trained on: {', '.join(map(repr, missing))}.")
-        rows = _Csr(len(frame), self.columns) if self.sparse else _Dense(len(frame), self.columns)
-        unlisted: dict[str, int] = {}
-        start = 0
-        for place, (name, kind) in enumerate(self.columns):
-            if isinstance(kind, Numeric):
-                rows.put_numbers(place, start, _scale(numbers(frame[name], trained=True), kind))
-            else:
-                positions = codes(frame[name], kind.values)
-                rows.put_indicators(place, start, positions)
-                if count := int((positions < 0).sum()):
+        blocks, unlisted = self._blocks, dict[str, int]()
+        rows = (_Csr if self.sparse else _Dense)(len(columns), [len(features) for _, features in blocks])
+        for name, kind in self.columns:
+            for numeric, values in _fill(columns[name], kind):
+                (rows.put_numbers if numeric else rows.put_indicators)(values)
+                if isinstance(kind, Categorical) and (count := int((values < 0).sum())):
                     unlisted[name] = count
-            start += _width(kind)
         if unlisted:
-            counts = ", ".join(f"{name!r} ({count} of {len(frame)} rows)" for name, count in unlisted.items())
+            counts = ", ".join(f"{name!r} ({count} of {len(columns)} rows)" for name, count in unlisted.items())
             warnings.warn(f"values that the encoding does not list count as none: {counts}.", PrivoptWarning, stacklevel=2)
         return rows.build()
 
@@ -121,17 +136,91 @@ class Encoding:
         return cls(tuple(_parse_entry(entry) for entry in entries))
 
 
-def _parse_entry(entry: object) -> tuple[str, Numeric | Categorical]:
+def encode_quietly(encoding: Encoding, frame: Any) -> Any:
+    """Encode the rows of a frame, without a word about values that are not listed: how many there are is private."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivoptWarning)
+        return encoding.matrix(frame)
+
+
+def _parse_entry(entry: object) -> tuple[str, Known]:
     match entry:
-        case {"name": str(name), "low": low, "high": high}:
-            return name, Numeric(low, high)
+        case {"name": str(name), "type": "date", **said}:
+            kind = Schema.from_json({"columns": {name: {"type": "date", **said}}}).columns[name]
+            if isinstance(kind, Date) and kind.known:
+                return name, kind
+        case {"name": str(name), "low": low, "high": high, **said} if set(said) <= {"missing"}:
+            return name, UnknownNumeric(said.get("missing")).between(low, high)  # type: ignore[arg-type]  # which checks it
         case {"name": str(name), "values": [*values]}:
             return name, Categorical(tuple(map(str, values)))
     raise InputError(f"{shortened(entry)} is not a column of an encoding; one has a name, and low and high or values.")
 
 
-def _width(kind: Numeric | Categorical) -> int:
-    return 1 if isinstance(kind, Numeric) else len(kind.values)
+# ---------------------------------------------------------------- what a column becomes
+
+
+MONTHS = (
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+)
+WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
+
+def _blocks(name: str, kind: Known) -> Iterator[tuple[bool, tuple[str, ...]]]:
+    """The features of a column: whether they are one number, and their names."""
+    match kind:
+        case Numeric():
+            yield True, (name,)
+        case Categorical(values=values):
+            yield False, tuple(f"{name}={value}" for value in values)
+        case Date(parts=parts):
+            for part in parts:
+                named = {"month": MONTHS, "weekday": WEEKDAYS}.get(part)
+                yield named is None, (f"{name}.{part}",) if named is None else tuple(f"{name}.{part}={value}" for value in named)
+    if not isinstance(kind, Categorical) and kind.missing == INDICATOR:
+        yield False, (f"{name}={MISSING}",)
+
+
+def _fill(column: "pd.Series[Any]", kind: Known) -> Iterator[tuple[bool, NDArray[Any]]]:
+    """The values of these features: scaled numbers, or positions of the indicator that is 1 (−1: none is)."""
+    match kind:
+        case Numeric(missing=missing):
+            values = numbers(column, missing=missing, trained=True)
+            absent = np.isnan(values)
+            yield True, np.where(absent, 0.0, _scale(values, kind))
+        case Categorical(values=listed):
+            yield False, codes(column, listed)
+            return
+        case Date(missing=missing, years=years):
+            found = dates(column, missing=missing, form=kind.format, trained=True)
+            absent = found.isna().to_numpy()
+            for part in kind.parts:
+                part_values = getattr(found.dt, "day_of_week" if part == "weekday" else part).to_numpy(
+                    dtype=np.float64, na_value=np.nan
+                )
+                if part == "year" and years is not None:
+                    yield True, np.where(absent, 0.0, _scale(part_values, years))
+                else:
+                    yield False, np.where(absent, -1, np.nan_to_num(part_values) - (part == "month")).astype(np.int64)
+    if kind.missing == INDICATOR:
+        yield False, absent.astype(np.int64) - 1
+
+
+def check_column(column: "pd.Series[Any]", kind: Kind) -> None:
+    """Refuse a column that is not of this kind: text among numbers, or a missing number that nothing is said about."""
+    match kind:
+        case Numeric(missing=missing) | UnknownNumeric(missing=missing):
+            numbers(column, missing=missing)
+        case Date():
+            dates(column, missing=kind.missing, form=kind.format)
+        case Categorical() | UnknownCategorical():
+            codes(column, ())
+
+
+def years(column: "pd.Series[Any]", kind: Date) -> NDArray[np.float64]:
+    """The years of a column of dates, to estimate their range; a missing one counts as 2000."""
+    found = dates(column, missing=kind.missing, form=kind.format)
+    return found.dt.year.to_numpy(dtype=np.float64, na_value=2000.0)
 
 
 def _scale(values: NDArray[np.float64], kind: Numeric) -> NDArray[np.float64]:
@@ -147,33 +236,35 @@ def _scale(values: NDArray[np.float64], kind: Numeric) -> NDArray[np.float64]:
 
 
 class _Dense:
-    def __init__(self, size: int, columns: tuple[tuple[str, Numeric | Categorical], ...]) -> None:
-        self._rows = np.zeros((size, sum(_width(kind) for _, kind in columns)))
+    def __init__(self, size: int, widths: Sequence[int]) -> None:
+        self._rows, self._starts = np.zeros((size, sum(widths))), itertools.accumulate(widths, initial=0)
 
-    def put_numbers(self, place: int, start: int, values: NDArray[np.float64]) -> None:
-        self._rows[:, start] = values
+    def put_numbers(self, values: NDArray[Any]) -> None:
+        self._rows[:, next(self._starts)] = values
 
-    def put_indicators(self, place: int, start: int, positions: NDArray[np.int64]) -> None:
+    def put_indicators(self, positions: NDArray[Any]) -> None:
         listed = np.flatnonzero(positions >= 0)
-        self._rows[listed, start + positions[listed]] = 1.0
+        self._rows[listed, next(self._starts) + positions[listed]] = 1.0
 
     def build(self) -> NDArray[np.float64]:
         return self._rows
 
 
 class _Csr:
-    """Each row has one entry per column of the frame, so the arrays of a CSR matrix can be filled in place."""
+    """Each row has one entry per block of features, so the arrays of a CSR matrix can be filled in place."""
 
-    def __init__(self, size: int, columns: tuple[tuple[str, Numeric | Categorical], ...]) -> None:
-        self._shape = (size, sum(_width(kind) for _, kind in columns))
-        entries = size * len(columns)
-        self._values = np.zeros((size, len(columns)))
-        self._features = np.zeros((size, len(columns)), dtype=np.int32 if entries < 2**31 else np.int64)
+    def __init__(self, size: int, widths: Sequence[int]) -> None:
+        self._shape, self._starts = (size, sum(widths)), enumerate(itertools.accumulate(widths, initial=0))
+        entries = size * len(widths)
+        self._values = np.zeros((size, len(widths)))
+        self._features = np.zeros((size, len(widths)), dtype=np.int32 if entries < 2**31 else np.int64)
 
-    def put_numbers(self, place: int, start: int, values: NDArray[np.float64]) -> None:
+    def put_numbers(self, values: NDArray[Any]) -> None:
+        place, start = next(self._starts)
         self._values[:, place], self._features[:, place] = values, start
 
-    def put_indicators(self, place: int, start: int, positions: NDArray[np.int64]) -> None:
+    def put_indicators(self, positions: NDArray[Any]) -> None:
+        place, start = next(self._starts)
         self._values[:, place], self._features[:, place] = positions >= 0, start + np.maximum(positions, 0)
 
     def build(self) -> "sp.csr_matrix":

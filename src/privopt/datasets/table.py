@@ -1,6 +1,7 @@
 """Tables: the content of a data file before it is encoded, and the values and names of its columns.
 
-Values are validated here, where they become numbers or categories. No error quotes one.
+Values are validated here, where they become numbers, dates or categories. No error quotes one. Frames may be those of pandas,
+polars, pyarrow and whatever else narwhals knows; they are read one column at a time, as they are.
 """
 
 import csv
@@ -11,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from privopt.errors import InputError
 from privopt.limits import MOST_COLUMNS, MOST_NAME_CHARACTERS, MOST_NAMED_COLUMNS
 
 if TYPE_CHECKING:
+    import narwhals as nw
     import pandas as pd
     import scipy.sparse as sp
 
@@ -31,9 +33,105 @@ IGNORE = 'or mark the column {"ignore": true} in the schema.'
 MISSING = "(missing)"  # the category of a missing value
 MOST_COMPARED = 1000  # how many names, and characters of each, are searched for one that was perhaps meant
 
+TypeName = Literal["numbers", "whole numbers", "truth values", "dates", "text", "something else"]
 
-def numbers(column: "pd.Series[Any]", *, trained: bool = False) -> NDArray[np.float64]:
-    """Convert the column to finite floats. Errors suggest a schema, unless a model was `trained` already."""
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """The named columns of a frame of any library that narwhals knows."""
+
+    frame: "nw.DataFrame[Any]"
+
+    @classmethod
+    def of(cls, frame: Any) -> "Columns":
+        """The columns of a frame; anything else is refused.
+
+        >>> import polars as pl
+        >>> Columns.of(pl.DataFrame({"age": [41]}))["age"].tolist()
+        [41]
+        """
+        if isinstance(frame, Columns):
+            return frame
+        import narwhals as nw
+
+        try:
+            eager = nw.from_native(frame, eager_only=True)
+        except TypeError:
+            raise InputError(
+                f"a frame with named columns is needed (pandas, polars or pyarrow), but this is {type(frame).__name__}."
+                + (" Collect it first." if hasattr(frame, "collect") else "")
+            ) from None
+        except nw.exceptions.DuplicateError:
+            raise InputError("the frame has several columns of the same name. Give each its own.") from None
+        names = list(eager.columns)
+        if unnamed := sum(not isinstance(name, str) for name in names):
+            raise InputError(f"{unnamed} columns of the frame have names that are no text. Name them: frame.columns = [...].")
+        if repeated := [name for name, count in Counter(names).items() if count > 1]:
+            raise InputError(f"the frame names these columns more than once: {list_names(repeated)}. Give each its own name.")
+        return cls(eager)
+
+    @property
+    def names(self) -> list[str]:
+        """Their names in order."""
+        return self.frame.columns
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    def __getitem__(self, name: str) -> "pd.Series[Any]":
+        """A column as a series of pandas; numbers are not copied."""
+        import narwhals as nw
+        import pandas as pd
+
+        column = self.frame[name]
+        native = column.to_native()
+        if isinstance(native, pd.Series):
+            return native
+        if column.dtype in (nw.Categorical, nw.Enum):
+            column = column.cast(nw.String)
+        elif column.dtype.is_decimal():
+            column = column.cast(nw.Float64)
+        elif isinstance(column.dtype, nw.Datetime) and column.dtype.time_zone is not None:
+            column = column.dt.replace_time_zone(None)  # the local time
+        return pd.Series(column.to_numpy(), name=name, copy=False)
+
+    def take(self, rows: Any) -> "Columns":
+        """Some of the rows."""
+        return Columns(self.frame[rows])
+
+    def without(self, names: Iterable[str]) -> "Columns":
+        """All but these columns."""
+        return Columns(self.frame.drop(list(names)))
+
+
+def type_of(column: "pd.Series[Any]") -> TypeName:
+    """What a column holds, by its type alone."""
+    import pandas as pd
+
+    kind = pd.api.types
+    if kind.is_bool_dtype(column):
+        return "truth values"
+    if kind.is_integer_dtype(column):
+        return "whole numbers"
+    if kind.is_numeric_dtype(column) and not kind.is_complex_dtype(column):
+        return "numbers"
+    if kind.is_datetime64_any_dtype(column):
+        return "dates"
+    if kind.is_object_dtype(column) or kind.is_string_dtype(column) or isinstance(column.dtype, pd.CategoricalDtype):
+        return "text"
+    return "something else"
+
+
+def numbers(
+    column: "pd.Series[Any]", *, missing: float | Literal["indicator"] | None = None, trained: bool = False
+) -> NDArray[np.float64]:
+    """Convert the column to floats. Missing ones count as `missing`, or stay NaN if it is "indicator".
+
+    Errors suggest a schema, unless a model was `trained` already.
+    """
     import pandas as pd
 
     kind = pd.api.types
@@ -49,12 +147,49 @@ def numbers(column: "pd.Series[Any]", *, trained: bool = False) -> NDArray[np.fl
             f"column {column.name!r} is to be numeric, but holds text. Clean it"
             + ("." if trained else ', list its categories as {"values": [...]} in the schema, or mark it {"ignore": true}.')
         ) from None
-    if not np.isfinite(values).all():
-        raise InputError(
-            f"column {column.name!r} holds missing or infinite numbers. Fill them in "
-            + ("as for training, or leave these rows out." if trained else f"(with a public constant), {IGNORE}")
-        )
+    if missing is not None:
+        if isinstance(missing, int | float) and np.isnan(values).any():
+            values = np.where(np.isnan(values), float(missing), values)
+        wrong, what = np.isinf(values).any(), "infinite numbers"
+    else:
+        wrong, what = not np.isfinite(values).all(), "missing or infinite numbers"
+    if wrong:
+        remedy = "Fill them in as for training, or leave these rows out." if trained else f"Fill them in, {IGNORE}"
+        if not trained and missing is None:
+            remedy = (
+                'Say in the schema what a missing one counts as, {"missing": 0} or another public number, or mark them with '
+                f'{{"missing": "indicator"}}; fill in infinite ones, {IGNORE}'
+            )
+        raise InputError(f"column {column.name!r} holds {what}. {remedy}")
     return values
+
+
+def dates(
+    column: "pd.Series[Any]", *, missing: str | None = None, form: str | None = None, trained: bool = False
+) -> "pd.Series[Any]":
+    """Parse the column as dates. Missing ones count as `missing`, an ISO date, or stay missing if it is "indicator"."""
+    import pandas as pd
+
+    found, parsed = column, True
+    if type_of(column) == "text":
+        try:
+            found = pd.to_datetime(column.astype(object), format=form or "ISO8601", errors="coerce")
+            parsed = not (found.isna() & column.notna()).any()
+        except (ValueError, TypeError, OverflowError):  # offsets of several time zones, for example
+            parsed = False
+    if type_of(found) != "dates" or not parsed:
+        raise InputError(
+            f"column {column.name!r} is to hold dates, but not all of it is written {form or 'like 2024-01-31'}. Clean it"
+            + ("." if trained else ', say how dates are written as {"format": "%d.%m.%Y"} in the schema, or ignore it.')
+        )
+    if missing is None and found.isna().any():
+        raise InputError(
+            f"column {column.name!r} holds missing dates. "
+            + ("Fill them in as for training." if trained else 'Say {"missing": "indicator"}, or a public date, in the schema.')
+        )
+    if missing is not None and missing != "indicator":
+        found = found.fillna(pd.Timestamp(missing, tz=found.dt.tz))
+    return found
 
 
 def texts(values: "pd.Series[Any] | NDArray[Any]") -> NDArray[np.object_]:

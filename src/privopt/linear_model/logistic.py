@@ -8,8 +8,10 @@ from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
+from privopt.datasets import Schema
 from privopt.errors import InputError
 from privopt.linear_model.base import PrivateLinearModel
+from privopt.linear_model.keywords import without_refused
 from privopt.methods import Method
 from privopt.perexample.grads import Vector
 from privopt.perexample.losses import Logistic, Loss, Multinomial
@@ -36,7 +38,8 @@ class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[m
     Parameters
     ----------
     epsilon, delta : the budget; `delta=None` is 1/(10 n), rounded down to a power of ten; 0 needs a method that can do so.
-    bounds : what is publicly known of the rows: a number (their l2 norm), or a pair (low, high) of column ranges.
+    bounds : what is publicly known of rows of numbers: their l2 norm (a number), or a pair (low, high) of column ranges.
+    schema : what is publicly known of the columns of a frame: a `Schema`, what its JSON file holds, or the path of that file.
     classes : the labels, declared. A row of another label has no gradient, n stays, and no error tells that there is one.
     alpha, penalty : strength and kind ("ridge" or "nonconvex") of a regulariser of the scaled coefficients, not the intercept.
     method, options : a name of `privopt.methods.METHODS`, or a `Method` of your own; and its own settings, by name.
@@ -52,6 +55,7 @@ class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[m
     (True, 3.0)
     """
 
+    @without_refused
     def __init__(
         self,
         epsilon: float = 1.0,
@@ -64,6 +68,7 @@ class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[m
         batch_size: int | None = None,
         learning_rate: float | None = None,
         bounds: Bounds = None,
+        schema: Any = None,
         classes: Sequence[Any] | None = None,
         alpha: float = 0.0,
         penalty: Penalty = "ridge",
@@ -85,6 +90,7 @@ class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[m
             batch_size=batch_size,
             learning_rate=learning_rate,
             bounds=bounds,
+            schema=schema,
             alpha=alpha,
             penalty=penalty,
             fit_intercept=fit_intercept,
@@ -97,6 +103,7 @@ class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[m
         )
         self.classes = classes
 
+    @without_refused
     def fit(self, X: Any, y: Any, groups: Any = None, *, rows_per_person: int | None = None) -> Self:
         """Train on the rows of X and their classes y.
 
@@ -104,11 +111,14 @@ class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[m
         `rows_per_person` count (32 unless given), drawn at random.
         """
         X, y = self._validated(X, _labels(y))
-        declared = self.classes is not None
+        listed: Any = self.classes
+        if listed is None and (classes := Schema.of(self.schema).classes):
+            listed = _as_labels(classes, like=y)
+        declared = listed is not None
         if not declared:
             check_classification_targets(y)
         found, places = np.unique(y, return_inverse=True)
-        self.classes_ = _distinct(self.classes, like=found) if declared else found
+        self.classes_ = _distinct(listed, like=found) if declared else found
         if len(self.classes_) < 2:
             raise InputError(f"{'classes' if declared else 'y'} has one class only: a classifier needs at least two.")
         column = {label: float(place) for place, label in enumerate(self.classes_.tolist())}
@@ -166,6 +176,16 @@ def _labels(y: Any) -> Any:
     if not isinstance(plain, np.dtype) or plain.kind not in "biuf" or y.isna().any():
         return y
     return y.to_numpy(plain)
+
+
+def _as_labels(classes: Sequence[str], *, like: Vector) -> Vector:
+    """The classes of a schema, which are text, as labels of the kind that y holds."""
+    try:
+        if like.dtype.kind == "b":
+            return np.array([{"false": False, "true": True}[name.casefold()] for name in classes])
+        return np.array(list(map(float, classes)) if like.dtype.kind in "iuf" else classes).astype(like.dtype)
+    except (ValueError, KeyError):
+        raise InputError("the schema's classes are text, but y holds numbers or truth values: no row would have one.") from None
 
 
 def _distinct(classes: Any, *, like: Vector) -> Vector:

@@ -9,6 +9,7 @@ from sklearn.base import RegressorMixin
 
 from privopt.errors import InputError
 from privopt.linear_model.base import PrivateLinearModel, no_values_in_errors
+from privopt.linear_model.keywords import without_refused
 from privopt.methods import Method
 from privopt.perexample.grads import Vector
 from privopt.perexample.losses import Huber, Loss, Squared
@@ -22,6 +23,7 @@ from privopt.training.settings import Bounds, Penalty
 class _Regressor(RegressorMixin, PrivateLinearModel, ABC):  # type: ignore[misc]  # scikit-learn is untyped
     """Fit and predict for real targets, which are trained on as (y − centre)/scale of a public or surveyed range."""
 
+    @without_refused
     def __init__(
         self,
         epsilon: float = 1.0,
@@ -34,6 +36,7 @@ class _Regressor(RegressorMixin, PrivateLinearModel, ABC):  # type: ignore[misc]
         batch_size: int | None = None,
         learning_rate: float | None = None,
         bounds: Bounds = None,
+        schema: Any = None,
         target_bounds: tuple[float, float] | None = None,
         alpha: float = 0.0,
         penalty: Penalty = "ridge",
@@ -55,6 +58,7 @@ class _Regressor(RegressorMixin, PrivateLinearModel, ABC):  # type: ignore[misc]
             batch_size=batch_size,
             learning_rate=learning_rate,
             bounds=bounds,
+            schema=schema,
             alpha=alpha,
             penalty=penalty,
             fit_intercept=fit_intercept,
@@ -67,11 +71,12 @@ class _Regressor(RegressorMixin, PrivateLinearModel, ABC):  # type: ignore[misc]
         )
         self.target_bounds = target_bounds
 
+    @without_refused
     def fit(self, X: Any, y: Any, groups: Any = None, *, rows_per_person: int | None = None) -> Self:
         """Train on the rows of X and their targets y. `groups` are ids of persons, as for `LogisticRegression`."""
         X, y = self._validated(X, y)
         with no_values_in_errors(y, "y"):
-            y = np.asarray(y, dtype=X.dtype)
+            y = np.asarray(y, dtype=float)
         trained = self._train(
             X, y, self._loss, regression=True, assumed_public=[], groups=groups, rows_per_person=rows_per_person
         )
@@ -128,6 +133,7 @@ class HuberRegressor(_Regressor):
     True
     """
 
+    @without_refused
     def __init__(
         self,
         epsilon: float = 1.0,
@@ -141,6 +147,7 @@ class HuberRegressor(_Regressor):
         batch_size: int | None = None,
         learning_rate: float | None = None,
         bounds: Bounds = None,
+        schema: Any = None,
         target_bounds: tuple[float, float] | None = None,
         alpha: float = 0.0,
         penalty: Penalty = "ridge",
@@ -162,6 +169,7 @@ class HuberRegressor(_Regressor):
             batch_size=batch_size,
             learning_rate=learning_rate,
             bounds=bounds,
+            schema=schema,
             alpha=alpha,
             penalty=penalty,
             fit_intercept=fit_intercept,

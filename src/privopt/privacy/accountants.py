@@ -9,7 +9,7 @@ What dp-accounting 0.6 does that a caller must know, each pinned by a test:
 - its `REPLACE_ONE` doubles the sensitivity under PLD, but not under RDP. `_event_for_rdp` owns that conversion;
 - its `RandomizedResponseDpEvent` ignores the composition count under PLD, so an ε-DP event is composed here from its
   privacy parameters instead, and that event is not among ours;
-- PLD prices no sampling without replacement; RDP prices no Poisson sampling under replace-one;
+- PLD prices no sampling without replacement and no selection; RDP prices no Poisson sampling under replace-one;
 - PLD rounds losses up to a grid. Rounding errors add up over rounds, so `_choose_grid` refines it with their number.
 """
 
@@ -36,6 +36,7 @@ from privopt.privacy.events import (
     NonPrivateDpEvent,
     PoissonSampledDpEvent,
     PureDpEvent,
+    RepeatAndSelectDpEvent,
     SampledWithoutReplacementDpEvent,
     atoms,
     describe,
@@ -156,7 +157,9 @@ def failure(part: DpEvent, neighbours: Neighbours) -> float:
 
 def _divergence(part: DpEvent, order: float, neighbours: Neighbours) -> float:
     relation = NeighboringRelation.REPLACE_ONE if neighbours == "replace-one" else NeighboringRelation.ADD_OR_REMOVE_ONE
-    accountant = RdpAccountant([order], relation)
+    # a selection's divergence of one order follows from its trials' of all orders
+    orders = [order, *RdpAccountant().orders.tolist()] if isinstance(part, RepeatAndSelectDpEvent) else [order]
+    accountant = RdpAccountant(orders, relation)
     accountant.compose(_event_for_rdp(part, neighbours))
     return max(0.0, float(accountant.rdp[0]))
 
@@ -303,7 +306,9 @@ def _rough_epsilon(parts: Counter[DpEvent], delta: float, neighbours: Neighbours
 
 def _rdp_supports(part: DpEvent, neighbours: Neighbours) -> bool:
     match part:
-        case GaussianDpEvent() | LaplaceDpEvent() | NonPrivateDpEvent():
+        case GaussianDpEvent() | LaplaceDpEvent() | NonPrivateDpEvent() | FailureDpEvent():
+            return True
+        case RepeatAndSelectDpEvent(event=GaussianDpEvent()):
             return True
         case PoissonSampledDpEvent(event=GaussianDpEvent()):
             return neighbours == "add-remove"
@@ -316,9 +321,13 @@ def _rdp_supports(part: DpEvent, neighbours: Neighbours) -> bool:
 def _rdp_epsilon(parts: Counter[DpEvent], delta: float, neighbours: Neighbours) -> float:
     relation = NeighboringRelation.REPLACE_ONE if neighbours == "replace-one" else NeighboringRelation.ADD_OR_REMOVE_ONE
     accountant = RdpAccountant(neighboring_relation=relation)
+    left = delta - _changes(neighbours) * sum(count * _failure_probability(part) for part, count in parts.items())
+    if left < 0 or (left == 0 < delta):
+        return math.inf
     for part, count in parts.items():
-        accountant.compose(_event_for_rdp(part, neighbours), count)
-    return float(accountant.get_epsilon(delta))
+        if not isinstance(part, FailureDpEvent):
+            accountant.compose(_event_for_rdp(part, neighbours), count)
+    return float(accountant.get_epsilon(left))
 
 
 def _event_for_rdp(part: DpEvent, neighbours: Neighbours) -> DpEvent:
@@ -330,6 +339,8 @@ def _event_for_rdp(part: DpEvent, neighbours: Neighbours) -> DpEvent:
             return GaussianDpEvent(noise / 2)
         case LaplaceDpEvent(noise_multiplier=noise):
             return LaplaceDpEvent(noise / 2)
+        case RepeatAndSelectDpEvent(event=inner, mean=mean, shape=shape):
+            return RepeatAndSelectDpEvent(_event_for_rdp(inner, neighbours), mean, shape)
         case SampledWithoutReplacementDpEvent(source_dataset_size=size, sample_size=sample, event=inner):
             noise = min(_noise_multiplier(_event_for_rdp(inner, neighbours)), MOST_NOISE)  # less noise costs more
             return SampledWithoutReplacementDpEvent(size, sample, GaussianDpEvent(noise))
@@ -343,7 +354,11 @@ def _noise_multiplier(part: DpEvent) -> float:
             return float(noise)
         case NonPrivateDpEvent():
             return 0.0
-        case PoissonSampledDpEvent(event=inner) | SampledWithoutReplacementDpEvent(event=inner):
+        case (
+            PoissonSampledDpEvent(event=inner)
+            | SampledWithoutReplacementDpEvent(event=inner)
+            | RepeatAndSelectDpEvent(event=inner)
+        ):
             return _noise_multiplier(inner)
         case _:
             return math.inf

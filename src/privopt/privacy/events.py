@@ -10,6 +10,7 @@ that it lacks:
 Two events are the same when their atoms, in order, are the same: `compose` gives the one canonical form.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from dp_accounting.dp_event import (
     NonPrivateDpEvent,
     NoOpDpEvent,
     PoissonSampledDpEvent,
+    RepeatAndSelectDpEvent,
     SampledWithoutReplacementDpEvent,
     SelfComposedDpEvent,
 )
@@ -39,6 +41,7 @@ __all__ = [
     "NonPrivateDpEvent",
     "PoissonSampledDpEvent",
     "PureDpEvent",
+    "RepeatAndSelectDpEvent",
     "SampledWithoutReplacementDpEvent",
     "SelfComposedDpEvent",
     "atoms",
@@ -148,6 +151,9 @@ def _phrase(event: DpEvent) -> str:
             return f"{_phrase(inner)}, Poisson sampling with probability {probability:.6g}"
         case SampledWithoutReplacementDpEvent(source_dataset_size=size, sample_size=sample, event=inner):
             return f"{_phrase(inner)}, fixed-size samples of {sample} of {size}"
+        case RepeatAndSelectDpEvent(event=inner, mean=mean, shape=shape):
+            law = "geometric" if shape == 1 else f"negative binomial of shape {shape:.3g}"
+            return f"the best of a secret, random number of trials ({law}, mean {mean:.4g}), each: {describe(inner)}"
         case NonPrivateDpEvent():
             return "release without privacy"
         case _:
@@ -177,6 +183,8 @@ def to_json(event: DpEvent) -> dict[str, Any]:
             return {"kind": "poisson", "sampling_probability": float(probability), "event": to_json(inner)}
         case SampledWithoutReplacementDpEvent(source_dataset_size=size, sample_size=sample, event=inner):
             return {"kind": "fixed-size", "size": int(size), "sample": int(sample), "event": to_json(inner)}
+        case RepeatAndSelectDpEvent(event=inner, mean=mean, shape=shape):
+            return {"kind": "best", "mean": float(mean), "shape": float(shape), "event": to_json(inner)}
         case SelfComposedDpEvent(event=inner, count=count):
             return {"kind": "repeated", "count": int(count), "event": to_json(inner)}
         case ComposedDpEvent(events=parts):
@@ -204,6 +212,10 @@ def from_json(value: dict[str, Any]) -> DpEvent:
             return PoissonSampledDpEvent(probability, from_json(inner))
         case {"kind": "fixed-size", "size": int(size), "sample": int(sample), "event": dict(inner)} if 0 <= sample <= size:
             return SampledWithoutReplacementDpEvent(size, sample, from_json(inner))
+        case {"kind": "best", "mean": float(mean), "shape": float(shape), "event": dict(inner)} if (
+            1 <= mean < math.inf and 0 <= shape < math.inf
+        ):
+            return RepeatAndSelectDpEvent(from_json(inner), mean, shape)
         case {"kind": "repeated", "count": int(count), "event": dict(inner)} if count >= 0:
             repeated = SelfComposedDpEvent(from_json(inner), count)
             if _parts(repeated) > MOST_ROUNDS:

@@ -43,6 +43,7 @@ class Statement:
     paid_for: Sequence[str] = ()
     public_data: Sequence[str] = ()
     assumed: Sequence[str] = ()  # checked, but not proved
+    beside: Sequence[str] = ()  # known releases about perhaps the same people, which are not in this claim
     cap: str | None = None  # the cap of the ledger that was charged, and how it is enforced
     noise: str | None = None  # the source of its random numbers, if not a seed
     seeded: bool = False
@@ -62,9 +63,9 @@ class Statement:
     def not_covered(self) -> tuple[str, ...]:
         """What the claim says nothing about."""
         if self.budget.unit == "person":
-            return SEVERAL_IDS, *NOT_COVERED
+            return SEVERAL_IDS, *self.beside, *NOT_COVERED
         unit = "row" if self.budget.unit == "example" else self.budget.unit
-        return SEVERAL_UNITS.format(unit=unit), *NOT_COVERED
+        return SEVERAL_UNITS.format(unit=unit), *self.beside, *NOT_COVERED
 
     def __call__(self) -> "Statement":
         """Itself: `privacy.statement()` and `privacy.statement` are the same."""
@@ -132,6 +133,7 @@ class Statement:
             "noise": self.noise,
             "seeded": self.seeded,
             "settings": dict(self.settings),
+            **({"beside": list(self.beside)} if self.beside else {}),
             "not_covered": list(self.not_covered),
         }
 
@@ -152,12 +154,13 @@ class Statement:
                 pass
             case _:
                 raise InputError("an entry is missing, or has the wrong type.")
-        for name in ("assumed_public", "paid_for", "public_data", "assumed"):
+        for name in ("assumed_public", "paid_for", "public_data", "assumed", *(["beside"] if "beside" in value else [])):
             if not isinstance(value.get(name), list) or not all(isinstance(item, str) for item in value[name]):
                 raise InputError(f"{name} is not a list of strings.")
         return cls(
             budget=Budget(**value["budget"]),
             event=from_json(value["event"]),
+            beside=value.get("beside", ()),
             **{
                 name: value[name]
                 for name in (

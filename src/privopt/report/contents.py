@@ -19,7 +19,7 @@ import numpy as np
 
 from privopt import __version__
 from privopt.datasets import Categorical, Numeric
-from privopt.datasets.schema import shortened
+from privopt.datasets.schema import INDICATOR, shortened
 from privopt.errors import InputError, PrivoptError
 from privopt.privacy.accountants import epsilon
 from privopt.privacy.budget import UNITS
@@ -354,7 +354,8 @@ def _half_range(asked: Mapping[str, Any]) -> float | None:
 def _values(kind: Any) -> str:
     """What a column holds, in words; also of kinds that are not known here."""
     if isinstance(kind, Numeric):
-        return f"{kind.low:.6g} to {kind.high:.6g}"
+        said = "are marked" if kind.missing == INDICATOR else f"count as {kind.missing}"
+        return f"{kind.low:.6g} to {kind.high:.6g}" + ("" if kind.missing is None else f"; missing ones {said}")
     if isinstance(kind, Categorical):
         more = len(kind.values) - NO_CATEGORIES_SHOWN
         return ", ".join(kind.values[:NO_CATEGORIES_SHOWN]) + (f" and {more} more" if more > 0 else "")

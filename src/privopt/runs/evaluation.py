@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from privopt import datasets
-from privopt.datasets import Kind, Numeric, Schema, Table, UnknownNumeric
+from privopt.datasets import Kind, Schema, Table
 from privopt.durable import sync_directory, write_atomically
 from privopt.errors import InputError, PrivoptWarning
 from privopt.measure.samplers import held_out_rows
@@ -33,10 +33,7 @@ Quality = ClassifierQuality | RegressorQuality
 
 def read_rows(model: SavedModel, file: Path, target: str | None, person: str | None = None) -> Table:
     """Read rows to evaluate, with their target."""
-    listed = {} if model.encoding is None else dict(model.encoding.listed)
-    if target is not None and model.classes:
-        listed |= {target: model.classes}
-    text = [*datasets.as_written(listed), *([person] if person else [])]  # ids as they are written: 007 is not 7
+    text = [*model.text_columns(target), *([person] if person else [])]  # ids as they are written: 007 is not 7
     table = datasets.read(file, target, names=None if model.encoding is not None else model.names, text=text)
     if table.target is None:
         raise InputError(f"{file} has no true values to compare with. Name their column with --target.")
@@ -152,8 +149,7 @@ def check_held_out(request: Request, held_out: Table, task: Task, classes: int, 
         raise InputError("--holdout needs the public range of a number to predict: declare the target's range in a --schema.")
     if held_out.frame is not None:
         for name, kind in kinds.items():
-            if isinstance(kind, Numeric | UnknownNumeric):
-                datasets.numbers(held_out.frame[name])
+            datasets.check_column(held_out.frame[name], kind)
     check_size(len(held_out), _holdout_budget(request), classes)
 
 
@@ -170,7 +166,7 @@ def evaluate_held_out(folder: RunFolder) -> tuple[Quality, Path] | None:
     request, place = Request.from_json(folder.asked), folder.path / "evaluation.json"
     if request.holdout is None or place.exists():
         return None
-    text = datasets.as_written(datasets.listed_values(request.schema, request.target))
+    text = datasets.text_columns(request.schema, request.target)
     _, held_out = set_aside(datasets.read(request.file, request.target, text=text), request.holdout)
     budget, model = _holdout_budget(request), folder.model()
     with open_ledger(folder.path / "holdout-ledger.jsonl", budget) as ledger:

@@ -6,10 +6,9 @@ the same again, which repeats the answers that were paid for and then goes on.
 
 import hashlib
 import json
-import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import pairwise
@@ -20,17 +19,17 @@ import numpy as np
 
 from privopt import datasets
 from privopt.checkpoint import Checkpoint
-from privopt.datasets import Categorical, Encoding, Ignored, Kind, Numeric, Schema, Table, UnknownCategorical, UnknownNumeric
-from privopt.errors import Diverged, InputError, LedgerError, PrivoptError, PrivoptWarning, RankFailed, warn
-from privopt.measure import surveys
-from privopt.measure.units import each_person, each_row
+from privopt.datasets import Columns, Encoding, Ignored, Kind, Known, Schema, Table
+from privopt.datasets.table import suggest_names
+from privopt.datasets.unknown_columns import count_features, feature_kinds, find_encoding, length_bound
+from privopt.errors import Diverged, InputError, LedgerError, PrivoptError, RankFailed
+from privopt.measure.units import Unit, each_person, each_row
 from privopt.methods import find_method, own_files
 from privopt.methods.problem import LossFacts
 from privopt.perexample.grads import Vector
 from privopt.perexample.losses import Huber, Logistic, Loss, Multinomial
 from privopt.perexample.persons import Persons
 from privopt.privacy.budget import Budget
-from privopt.privacy.events import GaussianDpEvent
 from privopt.privacy.ledger import Ledger
 from privopt.runs.evaluation import check_held_out, set_aside
 from privopt.runs.folder import RunFolder
@@ -38,35 +37,24 @@ from privopt.runs.model import SavedModel, Task
 from privopt.runs.request import FederationRequest, Request
 from privopt.runs.table_users import take_ids
 from privopt.training.linear import check_linear, check_public, describe_classes, loss_facts, too_noisy, train_linear
-from privopt.training.scaling import (
-    RANGES_SHARE,
-    PublicTable,
-    TrainingRows,
-    draw_rows_of_persons,
-    share_of,
-    survey_ranges,
-)
+from privopt.training.scaling import PublicTable, TrainingRows, draw_rows_of_persons
+from privopt.training.search import Search, check_search, search_linear
 from privopt.training.session import Observer, Session
 from privopt.training.settings import check_settings
 
 MOST_CLASSES = 100
-MOST_NAMED = 10  # columns in a message
-NOTHING_LEARNT = (
-    "too few rows to learn privately, at this budget, what any of the columns hold: declare their ranges and categories in a "
-    "--schema if they are publicly known."
-)
-NO_RANGE = "in which ranges {} lie: left out of the model. Declare them in a --schema if they are publicly known."
-NO_CATEGORY = (
-    "which values {} hold, which are read as text: left out of the model. If they are numbers, clean them (a decimal point, no "
-    "other signs); if their categories are publicly known, list them in a --schema."
-)
-INSIST = "Declare what it holds in a --schema to train on it."
-FAILURE_SHARE = 0.05  # of δ pays for naming categories
 
 
-def start(request: Request, path: Path, observer: Observer | None = None) -> RunFolder:
-    """A new run. Whatever is wrong with the request or the file is found before anything is written."""
+def start(
+    request: Request, path: Path, observer: Observer | None = None, announce: Callable[[str], None] | None = None
+) -> RunFolder:
+    """A new run. Whatever is wrong with the request or the file is found before anything is written.
+
+    `announce` is told what a search costs, before it begins.
+    """
     prepared = _prepare(request)
+    if request.search is not None and announce is not None:
+        announce(request.search.describe_price(prepared.budget))
     folder = RunFolder.create(path, request.to_json())
     try:
         return _train(prepared, folder, observer)
@@ -123,7 +111,7 @@ class _Prepared:
 
 
 def _prepare(request: Request) -> _Prepared:
-    text = datasets.as_written(datasets.listed_values(request.schema, request.target))
+    text = datasets.text_columns(request.schema, request.target)
     _check_person(request)
     table = datasets.read(request.file, request.target, text=[*text, *filter(None, [request.person])])
     persons = None
@@ -132,6 +120,8 @@ def _prepare(request: Request) -> _Prepared:
         persons = Persons.of(ids, len(table))
     if table.frame is None and request.schema is not None and request.schema.columns:
         raise InputError(f"{request.file} has no named columns, so the schema can say nothing about them. Leave 'columns' out.")
+    if table.frame is None and request.drop:
+        raise InputError(f"{request.file} has no named columns, so --drop has none to leave out.")
     if table.frame is not None and request.settings.bounds is not None:
         raise InputError("--row-norm is for LIBSVM and npz files. For named columns, declare ranges in a --schema.")
     if request.schema is not None and request.target in request.schema.columns:
@@ -154,15 +144,17 @@ def _prepare(request: Request) -> _Prepared:
         _check_network(request, facts, budget.delta, public=public)
     else:
         check_linear(request.settings, facts, size=size, columns=columns, budget=budget, public=public, unit=unit)
+        if request.search is not None:
+            _check_search(request, request.search, task, facts, size=size, columns=columns, budget=budget, unit=unit)
     kinds = {} if table.frame is None else _kinds(request, table.frame)
     for name, kind in kinds.items():
-        if table.frame is not None and isinstance(kind, Numeric | UnknownNumeric):
-            datasets.numbers(table.frame[name])  # an error, if there is one, comes before anything is written
+        assert table.frame is not None
+        datasets.check_column(table.frame[name], kind)  # an error, if there is one, comes before anything is written
     if held_out is not None:
         check_held_out(request, held_out, task, len(classes), kinds)
     if budget.delta == 0:
         _check_declared(request, table, task, kinds)
-    features = sum(len(kind.values) if isinstance(kind, Categorical) else 1 for kind in kinds.values()) if kinds else columns
+    features = count_features(kinds) if kinds else columns
     widths = (features, *request.hidden, len(classes) if len(classes) > 2 else 1)
     coefficients = sum((width + 1) * after for width, after in pairwise(widths))
     if reason := too_noisy(size, coefficients, budget):
@@ -187,23 +179,21 @@ def _check_person(request: Request) -> None:
         )
     if request.hidden:
         raise InputError(f"--person is for linear models so far. Leave --model {request.model} out.")
-    if request.schema is not None and request.person in request.schema.columns:
+    if request.schema is not None and not isinstance(request.schema.columns.get(request.person, Ignored()), Ignored):
         raise InputError(f"the schema describes {request.person!r}, which is no feature: it says whose row it is. Leave it out.")
 
 
 def _kinds(request: Request, frame: Any) -> dict[str, Kind]:
-    """The kinds of the columns; one that is named like an identifier is ignored, unless the schema declares it."""
-    declared = {} if request.schema is None else request.schema.columns
-    named = [str(name) for name in frame.columns if str(name) not in declared and datasets.looks_like_identifier(str(name))]
-    kinds = datasets.kinds(frame.drop(columns=named), request.schema)
-    if not named:
-        return kinds
-    if not kinds:
-        raise InputError(f"{request.file} has no columns to learn from: their names say that they are identifiers. {INSIST}")
-    few = ", ".join(map(repr, named[:MOST_NAMED])) + (f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else "")
-    hint = "" if request.person is not None else f" If people have several rows, protect people: --person {named[0]}."
-    warn(f"left out of the model: {few}, by the name an identifier. {INSIST}{hint}")
-    return {str(name): kinds.get(str(name)) or Ignored() for name in frame.columns}
+    """The kinds of the columns; what --drop names, and what is named like an identifier, is ignored."""
+    columns = Columns.of(frame)
+    for name in request.drop:
+        if name not in columns:
+            raise InputError(f"--drop names {name!r}, which {request.file} does not have. {suggest_names(name, columns.names)}")
+    dropped = {name: Ignored() for name in request.drop}
+    declared = {name: kind for name, kind in (request.schema or Schema()).columns.items() if name != request.person}
+    schema = replace(request.schema or Schema(), columns={**declared, **dropped})
+    protect = "" if request.person is not None else "--person {}"
+    return feature_kinds(columns, schema, protect=protect)
 
 
 def _public(
@@ -212,7 +202,7 @@ def _public(
     """The public rows, if they are like the private ones: the same columns and classes."""
     if request.public is None:
         return None
-    text = datasets.as_written(datasets.listed_values(request.schema, request.target))
+    text = datasets.text_columns(request.schema, request.target)
     public = datasets.read(request.public, request.target, names=None if table.matrix is None else table.names, text=text)
     if (public.frame is None) != (table.frame is None):
         raise InputError(f"{request.public} is not like {request.file}: one names its columns, the other does not.")
@@ -222,14 +212,23 @@ def _public(
         if missing := [name for name, kind in kinds.items() if name not in public.names and not isinstance(kind, Ignored)]:
             raise InputError(f"{request.public} lacks columns of {request.file}: {', '.join(map(repr, missing))}.")
         for name, kind in kinds.items():
-            if isinstance(kind, Numeric | UnknownNumeric):
-                datasets.numbers(public.frame[name])
+            if not isinstance(kind, Ignored):
+                datasets.check_column(public.frame[name], kind)
     if task == "regress":
         return public, datasets.target_numbers(public.target)
     places = datasets.codes(public.target, classes)
     if (places < 0).any():
         raise InputError(f"{request.public} has classes that {request.file} does not have; it has {', '.join(classes)}.")
     return public, places.astype(float)
+
+
+def _check_search(
+    request: Request, search: Search, task: Task, facts: LossFacts, *, size: int, columns: int, budget: Budget, unit: Unit
+) -> None:
+    public = request.public is not None
+    check_search(search, request.settings, facts, size=size, columns=columns, budget=budget, public=public, unit=unit)
+    if task == "regress" and (request.schema is None or request.schema.target is None):
+        raise InputError("a search scores errors in units of the target's range: declare the target's range in a --schema.")
 
 
 def _check_network(request: Request, facts: LossFacts, delta: float, *, public: bool) -> None:
@@ -243,7 +242,7 @@ def _check_network(request: Request, facts: LossFacts, delta: float, *, public: 
 
 def _check_declared(request: Request, table: Table, task: Task, kinds: dict[str, Kind]) -> None:
     """Surveys add Gaussian noise, so without δ everything has to be known."""
-    unknown = [repr(name) for name, kind in kinds.items() if isinstance(kind, UnknownNumeric | UnknownCategorical)]
+    unknown = [repr(name) for name, kind in kinds.items() if datasets.is_unknown(kind)]
     if task == "regress" and (request.schema is None or request.schema.target is None):
         unknown.append("the range of the target")
     if unknown:
@@ -300,7 +299,8 @@ def _train(prepared: _Prepared, folder: RunFolder, observer: Observer | None) ->
 
             hidden, trained = train_table_network(rows, request.hidden, len(prepared.classes), settings, session)
         else:
-            trained = train_linear(rows, loss_of_task(prepared.task, len(prepared.classes)), settings, session)
+            train = train_linear if request.search is None else partial(search_linear, search=request.search)
+            trained = train(rows, loss_of_task(prepared.task, len(prepared.classes)), settings, session)
     names = tuple(encoding.names if encoding is not None else prepared.table.names)
     model = SavedModel(prepared.task, trained.slopes, trained.intercepts, names, prepared.classes, encoding, tuple(hidden))
     folder.finish(model, trained.statement)
@@ -317,16 +317,14 @@ def _rows(prepared: _Prepared, session: Session) -> tuple[TrainingRows, Encoding
     if prepared.persons is not None:
         persons = draw_rows_of_persons(prepared.persons, prepared.request.rows_per_person, session)
     if table.frame is not None:
-        surveyed = table if persons is None else replace(table, frame=table.frame.iloc[persons.surveyed])
-        kinds, paid = survey_columns(surveyed, prepared.kinds, session)
-        encoding = Encoding.of(kinds)
-        matrix = _encode(encoding, table)
-        numeric = any(isinstance(kind, Numeric | UnknownNumeric) for kind in prepared.kinds.values())  # as planned
-        bounds = None if numeric and session.budget.delta else encoding.row_bound  # None: the length of a row is surveyed
+        columns = Columns.of(table.frame)
+        encoding, paid = find_encoding(columns, prepared.kinds, session, persons)
+        matrix = datasets.encode_quietly(encoding, columns)
+        bounds = length_bound(encoding, prepared.kinds, session)
     public = None
     if prepared.public is not None and prepared.request.public is not None:
         known, targets = prepared.public
-        rows = known.matrix if encoding is None or known.frame is None else _encode(encoding, known)
+        rows = known.matrix if encoding is None or known.frame is None else datasets.encode_quietly(encoding, known.frame)
         assert rows is not None
         public = PublicTable(prepared.request.public.name, rows, targets)
     schema = prepared.request.schema
@@ -345,17 +343,10 @@ def _rows(prepared: _Prepared, session: Session) -> tuple[TrainingRows, Encoding
     return found, encoding
 
 
-def _encode(encoding: Encoding, table: Table) -> Any:
-    assert table.frame is not None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PrivoptWarning)  # how many values were not listed is private here
-        return encoding.matrix(table.frame)
-
-
 def _taken_as_public(prepared: _Prepared) -> list[str]:
     """What a statement says of the schema, the classes and the task."""
     request, schema, found = prepared.request, prepared.request.schema, list[str]()
-    if declared := sum(isinstance(kind, Numeric | Categorical) for kind in prepared.kinds.values()):
+    if declared := sum(isinstance(kind, Known) for kind in prepared.kinds.values()):
         found.append(f"the ranges or categories that the schema declares, of {declared} of the columns")
     if request.holdout is not None:
         found.append(
@@ -375,50 +366,6 @@ def loss_of_task(task: Task, classes: int) -> Callable[[float], Loss]:
     if task == "regress":
         return lambda unit: Huber(0.2)
     return lambda unit: Logistic() if classes == 2 else Multinomial(classes)
-
-
-def survey_columns(table: Table, kinds: dict[str, Kind], session: Session) -> tuple[dict[str, Kind], list[str]]:
-    """Resolve unknown columns by private surveys. The kinds of all columns, and what was paid for."""
-    frame = table.frame
-    assert frame is not None
-    numeric = [name for name, kind in kinds.items() if isinstance(kind, UnknownNumeric)]
-    categorical = [name for name, kind in kinds.items() if isinstance(kind, UnknownCategorical)]
-    questions = 2 * bool(numeric) + bool(categorical)
-    if not questions:
-        return kinds, []
-    noise = share_of(session.noise_for(GaussianDpEvent), RANGES_SHARE, questions)
-    failure = FAILURE_SHARE * session.budget.delta / (2 if session.budget.neighbours == "replace-one" else 1)
-    found, paid = dict(kinds), []
-    if len(numeric) + len(categorical) == len(kinds):
-        needed = [surveys.rows_for_a_range(len(numeric), noise)] if numeric else []
-        needed += [surveys.rows_for_a_category(len(categorical), noise, failure)] if categorical else []
-        if len(frame) < min(needed):
-            raise InputError(
-                f"{NOTHING_LEARNT} About {math.ceil(min(needed))} rows that are alike would be enough. Nothing was spent."
-            )
-    if numeric:
-        ranges = survey_ranges([datasets.numbers(frame[name])[:, None] for name in numeric], noise, session)
-        for name, low, high, known in zip(numeric, ranges.low, ranges.high, ranges.known, strict=True):
-            found[name] = Numeric(float(low), float(high)) if known else Ignored()
-        paid.append(f"the ranges of {', '.join(numeric)}")
-    if categorical:
-        named = surveys.categories(
-            [datasets.texts(frame[name]) for name in categorical],
-            noise_multiplier=noise,
-            failure=failure,
-            spending=session.spending,
-            rng=session.rng,
-        )
-        for name, frequent in zip(categorical, named, strict=True):
-            found[name] = Categorical(tuple(frequent)) if frequent else Ignored()
-        paid.append(f"the frequent categories of {', '.join(categorical)}")
-    for names, hold in ((numeric, NO_RANGE), (categorical, NO_CATEGORY)):
-        if lost := [repr(name) for name in names if found[name] == Ignored()]:
-            few = ", ".join(lost[:MOST_NAMED]) + (f" and {len(lost) - MOST_NAMED} more" if len(lost) > MOST_NAMED else "")
-            warn(f"too few rows to learn privately, at this budget, {hold.format(few)}")
-    if all(kind == Ignored() for kind in found.values()):
-        raise InputError(NOTHING_LEARNT)
-    return found, paid
 
 
 def _arithmetic_of_ranks() -> str:

@@ -17,7 +17,8 @@ import scipy.sparse as sp
 
 from privopt import datasets
 from privopt.checkpoint import Checkpoint
-from privopt.datasets import Categorical, Encoding, Ignored, Kind, Numeric, Table, UnknownNumeric
+from privopt.datasets import Categorical, Columns, Date, Encoding, Ignored, Kind, Numeric, Table, UnknownNumeric
+from privopt.datasets.unknown_columns import survey_columns
 from privopt.durable import write_atomically
 from privopt.errors import Diverged, InputError, LedgerError, NodesMissing, PrivoptError
 from privopt.federated.answers import Reply, Request
@@ -31,11 +32,11 @@ from privopt.perexample.grads import Vector
 from privopt.perexample.losses import Logistic, Loss, Multinomial, Squared
 from privopt.perexample.user_vectors import group_rows
 from privopt.privacy.ledger import Ledger
-from privopt.runs.execution import find_classes, find_task, fingerprint, survey_columns
+from privopt.runs.execution import find_classes, find_task, fingerprint
 from privopt.runs.folder import RunFolder
 from privopt.runs.model import SavedModel, Task
 from privopt.runs.request import FederationRequest
-from privopt.runs.table_users import encode_quietly, find_users, read_users
+from privopt.runs.table_users import find_users, read_users
 from privopt.training.linear import HOPELESS, describe_classes, loss_facts, too_noisy
 from privopt.training.scaling import INTERCEPT, Scales, TrainingRows, find_scales
 from privopt.training.session import Observer, Session
@@ -69,6 +70,7 @@ class Prepared(NamedTuple):
 
 def prepare(request: FederationRequest) -> Prepared:
     """Read the file, if there is one, and refuse what cannot be trained; nothing is paid."""
+    _check_kinds(request)
     if request.file is None:
         return _prepare_declared(request)
     table, ids = read_users(request.file, request.users, request.target, request.schema)
@@ -86,6 +88,18 @@ def prepare(request: FederationRequest) -> Prepared:
     if request.nodes > len(prepared.groups):
         raise InputError(f"--nodes is {request.nodes}, but there are {len(prepared.groups)} users. Say fewer nodes.")
     return prepared
+
+
+def _check_kinds(request: FederationRequest) -> None:
+    """Refuse what a schema can say of a table that is trained in one place only."""
+    for name, kind in ({} if request.schema is None else request.schema.columns).items():
+        if isinstance(kind, Date) or getattr(kind, "missing", None) is not None:
+            raise InputError(
+                f"the schema declares dates or missing numbers in column {name!r}, which federations do not know: a row without "
+                'a number is left out there. Leave "missing" out; convert dates, or ignore them.'
+            )
+        if request.file is None and datasets.is_unknown(kind):
+            raise InputError(f"without a file, a --schema says all, but nothing is known about column {name!r}.")
 
 
 def _prepare_declared(request: FederationRequest) -> Prepared:
@@ -187,11 +201,11 @@ def _find_scales(prepared: Prepared, session: Session) -> tuple[Encoding, Scales
         return encoding, Scales(frame, encoding.row_bound, ((low + high) / 2, (high - low) / 2), [], []), []
     chosen = np.array([rows[int(session.rng.integers(len(rows)))] for rows in prepared.groups])
     one = replace(prepared.table, frame=prepared.table.frame.iloc[chosen], target=prepared.table.target[chosen])  # type: ignore
-    kinds, paid = survey_columns(one, prepared.kinds, session)
+    kinds, paid = survey_columns(Columns.of(one.frame), prepared.kinds, session)
     encoding = Encoding.of(kinds)
     regression = prepared.task == "regress"
     rows = TrainingRows(
-        encode_quietly(encoding, one.frame),
+        datasets.encode_quietly(encoding, one.frame),
         datasets.target_numbers(one.target) if regression else np.zeros(len(chosen)),  # type: ignore[arg-type]
         regression,
         target_bounds=declared,
@@ -293,7 +307,7 @@ def _read_public(prepared: Prepared, public: Path) -> Any:
 
 def _side(prepared: Prepared, encoding: Encoding, frame: Frame, facts: ModelFacts, public: Path) -> SideFacts:
     """The scale A of federated AdaDPS: the root mean square of each feature over public rows, for linear models."""
-    rows = sp.csr_array(encode_quietly(encoding, _read_public(prepared, public)))
+    rows = sp.csr_array(datasets.encode_quietly(encoding, _read_public(prepared, public)))
     if frame.scale is not None:
         rows = rows.multiply(1 / frame.scale).tocsr()
     squares = np.asarray(rows.power(2).mean(axis=0)).ravel()

@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 from scipy.special import expit, softmax
 
+from privopt import datasets
 from privopt.checkpoint import write_atomically
 from privopt.datasets import Encoding, Table
 from privopt.datasets.readers import read_json
@@ -37,6 +38,11 @@ class SavedModel:
     classes: tuple[str, ...] = ()
     encoding: Encoding | None = None
     hidden: tuple[tuple[Vector, Vector], ...] = ()  # weights (units × units of the layer before) and biases
+
+    def text_columns(self, target: str | None) -> list[str]:
+        """The columns of a file that have to be read as text."""
+        classes = datasets.as_written({target: self.classes}) if target is not None and self.classes else []
+        return [*([] if self.encoding is None else self.encoding.text), *classes]
 
     def scores(self, table: Table) -> Vector:
         """(rows, outputs)."""

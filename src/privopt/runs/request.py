@@ -14,6 +14,7 @@ from privopt.limits import MOST_EXAMPLES
 from privopt.methods import find_method
 from privopt.privacy.budget import Budget, Neighbours, default_delta
 from privopt.runs.model import Task
+from privopt.training.search import Search
 from privopt.training.settings import Settings, check_model
 
 MOST_NODES, MOST_ROUNDS_SENT = 64, 10_000  # of a federation: each node is two processes, and each round a message to all
@@ -66,6 +67,8 @@ class Request:
     person: str | None = None  # the column that says whose row it is; None: each row is protected by itself
     rows_per_person: int | None = None
     holdout: HoldOut | None = None
+    drop: tuple[str, ...] = ()  # columns that are not used
+    search: Search | None = None  # settings to choose among
 
     def budget(self, size: int) -> Budget:
         """The budget, for a table of so many rows, or persons."""
@@ -94,6 +97,8 @@ class Request:
             **({} if self.processes is None else {"processes": self.processes}),
             **({} if self.person is None else {"person": self.person, "rows_per_person": self.rows_per_person}),
             **({} if self.holdout is None else {"holdout": self.holdout.to_json()}),
+            **({"drop": list(self.drop)} if self.drop else {}),
+            **({} if self.search is None else {"search": self.search.to_json()}),
         }
 
     @classmethod
@@ -116,6 +121,7 @@ class Request:
                 isinstance(value.get("processes"), int | None)
                 and isinstance(value.get("person"), str | None)
                 and isinstance(value.get("rows_per_person"), int | None)
+                and isinstance(value.get("drop", []), list)
             ):
                 return cls(
                     file=Path(file),
@@ -133,6 +139,8 @@ class Request:
                     person=value.get("person"),
                     rows_per_person=value.get("rows_per_person"),
                     holdout=None if value.get("holdout") is None else HoldOut.from_json(value["holdout"]),
+                    drop=tuple(map(str, value.get("drop", []))),
+                    search=None if value.get("search") is None else Search.from_json(value["search"]),
                 )
         raise InputError("run.json is damaged: an entry is missing, or is not what it should be. Start a new run.")
 

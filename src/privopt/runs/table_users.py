@@ -3,7 +3,6 @@
 Little is imported here: Flower starts a process for each message.
 """
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +12,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from privopt import datasets
-from privopt.datasets import Categorical, Encoding, Ignored, Numeric, Schema, Table
+from privopt.datasets import Categorical, Encoding, Ignored, Known, Numeric, Schema, Table
 from privopt.datasets.table import suggest_names
-from privopt.errors import InputError, PrivoptWarning
+from privopt.errors import InputError
 from privopt.perexample.grads import Vector
 from privopt.perexample.losses import Logistic, Loss, Multinomial, Squared
 from privopt.perexample.persons import check_written_alike
@@ -28,7 +27,7 @@ def read_users(path: Path, users: str, target: str, schema: Schema | None) -> tu
         raise InputError(
             f"--users and --target are the same column, {users!r}: one says whose row it is, the other what to learn."
         )
-    text = [users, *datasets.as_written(datasets.listed_values(schema, target))]
+    text = [users, *datasets.text_columns(schema, target)]
     table = datasets.read(path, target, text=text)
     if schema is not None and {users, target} & set(schema.columns):
         raise InputError(
@@ -51,13 +50,6 @@ def take_ids(table: Table, path: Path, column: str, who: str) -> tuple[Table, Ve
     if not len(table.frame.columns):
         raise InputError(f"{path} has no columns but {who}s and target: there is nothing to learn from.")
     return replace(table, names=tuple(table.frame.columns)), texts
-
-
-def encode_quietly(encoding: Encoding, frame: Any) -> Any:
-    """Encode the rows of a frame, without a word about values that are not listed."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PrivoptWarning)  # how many values were not listed is private here
-        return encoding.matrix(frame)
 
 
 class _Counted(NamedTuple):
@@ -110,7 +102,7 @@ def _names(plan: Mapping[str, Any]) -> Sequence[str]:
     return [name for name, kind in declared.items() if not isinstance(kind, Ignored)]
 
 
-def _columns(plan: Mapping[str, Any]) -> Sequence[tuple[str, Numeric | Categorical]]:
+def _columns(plan: Mapping[str, Any]) -> Sequence[tuple[str, Known]]:
     return Encoding.from_json(plan["encoding"]).columns if "encoding" in plan else ()
 
 
@@ -127,7 +119,7 @@ def _numbers(frame: Any, plan: Mapping[str, Any]) -> tuple[Any, Vector]:
             values = pd.to_numeric(frame[name], errors="coerce").to_numpy(dtype=float, na_value=np.nan)
             usable &= np.isfinite(values)
             frame[name] = np.where(np.isfinite(values), values, kind.low)
-        else:
+        elif isinstance(kind, Categorical):
             frame[name] = [_listed(cell, kind.values) for cell in frame[name]]
     centre, unit = plan["target scale"]
     if plan["task"] == "classify":
@@ -136,7 +128,7 @@ def _numbers(frame: Any, plan: Mapping[str, Any]) -> tuple[Any, Vector]:
     else:
         values = pd.to_numeric(frame[plan["target"]], errors="coerce").to_numpy(dtype=float, na_value=np.nan)
         targets = np.where(np.isfinite(values), (values - centre) / unit, np.nan)
-    return encode_quietly(Encoding.from_json(plan["encoding"]), frame), np.where(usable, targets, np.nan)
+    return datasets.encode_quietly(Encoding.from_json(plan["encoding"]), frame), np.where(usable, targets, np.nan)
 
 
 def _listed(cell: Any, values: Sequence[str]) -> str:

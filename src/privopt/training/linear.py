@@ -41,6 +41,7 @@ from privopt.privacy.budget import Budget, default_delta
 from privopt.privacy.calibration import calibrate
 from privopt.privacy.events import GaussianDpEvent
 from privopt.privacy.statement import Statement
+from privopt.recipe import Recipe
 from privopt.training.scaling import INTERCEPT, NORM_SHARE, Scales, TrainingRows, check_declared, find_scales, share_of
 from privopt.training.session import Session, check_plan, single_release
 from privopt.training.settings import Settings, check_settings
@@ -168,6 +169,14 @@ def check_linear(
     return method
 
 
+def planned_recipe(
+    settings: Settings, loss: LossFacts, *, size: int, columns: int, budget: Budget, public: bool, unit: Unit
+) -> Recipe:
+    """The recipe for rows of length 1, with noise of multiplier 1, after the checks of `check_linear`: its kinds of events."""
+    method = check_linear(settings, loss, size=size, columns=columns, budget=budget, public=public, unit=unit)
+    return _try(method, settings, loss, size, columns + bool(settings.fit_intercept), budget, unit, public=public)
+
+
 def train_linear(rows: TrainingRows, loss: Callable[[float], Loss], settings: Settings, session: Session) -> Trained:
     """A private linear model. `loss` is made for the scale of the target (1 for classification).
 
@@ -279,7 +288,7 @@ def loss_facts(loss: Loss) -> LossFacts:
 
 def _try(
     method: Method, settings: Settings, loss: LossFacts, size: int, width: int, budget: Budget, unit: Unit, *, public: bool
-) -> None:
+) -> Recipe:
     """Plan for rows of length 1, without what may suit other rows only: what is refused then is refused for all data."""
     options = {name: value for name, value in settings.options.items() if name != "smoothness"}
     choices = replace(settings.chosen, learning_rate=None, clip_bound=None, options=options)
@@ -289,7 +298,7 @@ def _try(
     gradient = PublicRows(Design(one, Frame(intercept=0.0)), np.zeros(1), supposed, 1) if public else None
     scale = np.ones(loss.outputs * width) if "scale" in settings.options else None
     side = SideFacts(gradient, scale, scaled_norm=1.0, stability=1.0)
-    check_plan(method, replace(problem, side=side, unit=unit), budget, settings.accountant)
+    return check_plan(method, replace(problem, side=side, unit=unit), budget, settings.accountant)
 
 
 def describe_classes(classes: Sequence[object], *, declared: bool) -> str:

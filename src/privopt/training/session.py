@@ -318,8 +318,11 @@ def check_budget(budget: Any, ledger: Any) -> None:
         )
 
 
-def check_plan(method: Method, problem: Problem, budget: Budget, accountant: Accountant) -> None:
-    """Refuse a method whose recipe for this problem does not fit together, or has no price. Nothing is paid or read."""
+def check_plan(method: Method, problem: Problem, budget: Budget, accountant: Accountant) -> Recipe:
+    """Refuse a method whose recipe for this problem does not fit together, or has no price. Nothing is paid or read.
+
+    The recipe, with noise of multiplier 1.
+    """
     recipe, loss = method.build(problem, 1.0), problem.loss
     steepness = loss.steepness * problem.row_norm
     federated = problem.model == "federated"
@@ -337,6 +340,7 @@ def check_plan(method: Method, problem: Problem, budget: Budget, accountant: Acc
     check_unit(budget, *recipe.measurements)
     if method.private:
         choose(recipe.planned_event(), budget.neighbours, accountant)
+    return recipe
 
 
 def single_release(budget: Budget) -> Callable[[float], DpEvent]:

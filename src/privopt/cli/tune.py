@@ -1,0 +1,95 @@
+"""`privopt tune`: the best of several settings, chosen privately, with one budget for all of it."""
+
+import itertools
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from privopt.errors import InputError
+from privopt.privacy.budget import Neighbours
+
+
+def tune(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(help="A file, as for privopt train.", show_default=False)],
+    epsilon: Annotated[float, typer.Option(help="The privacy budget for the whole search, and the model.")],
+    tried: Annotated[
+        list[str],
+        typer.Option(
+            "--try", help="A setting and the values to try, as in rounds=100,400. Repeatable; all combinations are tried."
+        ),
+    ],
+    target: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
+    person: Annotated[str | None, typer.Option(help="The column that says whose row it is: protects people.")] = None,
+    rows_per_person: Annotated[int | None, typer.Option(help="Rows of a person that count. Default: at most 32.")] = None,
+    delta: Annotated[float | None, typer.Option(help="As for privopt train.")] = None,
+    schema: Annotated[Path | None, typer.Option(help="What is publicly known of the columns, as JSON.")] = None,
+    drop: Annotated[list[str] | None, typer.Option(help="A column that is not used. Repeatable.")] = None,
+    task: Annotated[Literal["classify", "regress"] | None, typer.Option(help="Classes or numbers?")] = None,
+    neighbours: Annotated[Neighbours, typer.Option(help="As for privopt train.")] = "add-remove",
+    trials: Annotated[float | None, typer.Option(help="How many trials on average. Default: two for each candidate.")] = None,
+    scored: Annotated[float, typer.Option(help="The share of rows that is for scores only.")] = 0.2,
+    out: Annotated[Path | None, typer.Option(help="The run folder to make. Default: runs/NAME-DATE.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Fixed noise, for tests only.")] = None,
+) -> None:
+    """Choose settings privately: privopt tune patients.csv --target readmitted --epsilon 1 --try rounds=50,400 --try alpha=0,0.1
+
+    Settings are tried a secret, random number of times; each trial is scored with noise on rows that are kept for that, and only
+    the best model is released. The budget is for all of it. It prints first how much noisier that makes each model. Try what
+    might matter much; the defaults of privopt train need no search.
+
+    The run folder is that of privopt train, and is continued like one: privopt train --resume RUN
+    """
+    from rich.console import Console
+
+    from privopt import datasets
+    from privopt.cli.train import run_folder
+    from privopt.escaping import say
+    from privopt.runs.request import Request
+    from privopt.training.search import Search
+
+    request = Request(
+        file=file,
+        target=target,
+        epsilon=epsilon,
+        delta=delta,
+        neighbours=neighbours,
+        task=task,
+        schema=None if schema is None else datasets.load(schema),
+        seed=seed,
+        person=person,
+        rows_per_person=rows_per_person,
+        drop=tuple(drop or ()),
+        search=Search(_combine(tried), trials, scored),
+    )
+    place = out or Path("runs") / f"{file.name.split('.')[0]}-{time.strftime('%Y%m%d-%H%M%S')}"
+    console = Console()
+
+    def announce(price: str) -> None:
+        say(console, f"{price} How long the search takes tells how many trials there were: keep it to yourself.")
+
+    run_folder(context, request, place, None, [], announce)
+
+
+def _combine(tried: Sequence[str]) -> tuple[dict[str, Any], ...]:
+    """All combinations of the values, by name."""
+    grid: dict[str, list[Any]] = {}
+    for text in tried:
+        name, equals, values = text.partition("=")
+        if not equals or not values:
+            raise InputError(f"--try is {text[:80]!r}, but it is a name and values, as in --try rounds=100,400.")
+        if name in grid:
+            raise InputError(f"--try names {name} twice. Give its values together, as in --try {name}={values},…")
+        grid[name.replace("-", "_")] = [_parse(value) for value in values.split(",")]
+    return tuple(dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values()))
+
+
+def _parse(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

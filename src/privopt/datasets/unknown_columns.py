@@ -1,0 +1,154 @@
+"""Unknown columns: their ranges and frequent categories, estimated privately, so that a table can be encoded.
+
+Both the command line and the estimators come here with the kinds of their columns (`feature_kinds`), and leave with an `Encoding`
+and a list of what was paid for (`find_encoding`).
+"""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from privopt.datasets.encode import Encoding, Known, years
+from privopt.datasets.schema import (
+    Categorical,
+    Date,
+    Ignored,
+    Kind,
+    Numeric,
+    Schema,
+    UnknownCategorical,
+    UnknownNumeric,
+    is_unknown,
+    kinds,
+    looks_like_identifier,
+)
+from privopt.datasets.table import Columns, numbers, texts
+from privopt.errors import InputError, warn
+from privopt.measure import surveys
+from privopt.perexample.grads import Vector
+from privopt.privacy.events import GaussianDpEvent
+from privopt.training.scaling import RANGES_SHARE, DrawnRows, share_of, survey_ranges
+from privopt.training.session import Session
+
+MOST_NAMED = 10  # columns in a message
+NOTHING_LEARNT = (
+    "too few rows to learn privately, at this budget, what any of the columns hold: declare their ranges and categories in a "
+    "schema if they are publicly known."
+)
+NO_RANGE = "in which ranges {} lie: left out of the model. Declare them in a schema if they are publicly known."
+NO_CATEGORY = (
+    "which values {} hold, which are read as text: left out of the model. If they are numbers, clean them (a decimal point, no "
+    "other signs); if their categories are publicly known, list them in a schema."
+)
+INSIST = "Declare what it holds in a schema to train on it."
+FAILURE_SHARE = 0.05  # of δ pays for naming categories
+
+
+def feature_kinds(columns: Columns, schema: Schema, *, protect: str) -> dict[str, Kind]:
+    """The kinds of the columns; one that is named like an identifier is ignored, unless the schema declares it.
+
+    `protect` is how the caller protects people, with the column's name at {}; empty if it does already.
+    """
+    named = [name for name in columns.names if name not in schema.columns and looks_like_identifier(name)]
+    found = kinds(columns.without(named), schema)
+    if named:
+        hint = f" If people have several rows, protect people: {protect.format(named[0])}." if protect else ""
+        if not found:
+            raise InputError(f"there are no columns to learn from: their names say that they are identifiers. {INSIST}")
+        warn(f"left out of the model: {_list(named)}, by the name an identifier. {INSIST}{hint}")
+    return {name: found.get(name) or Ignored() for name in columns.names}
+
+
+def count_features(kinds: Mapping[str, Kind]) -> int:
+    """How many features an encoding has at least: a column whose categories are unknown counts as one."""
+    known = tuple(
+        (name, kind.between(0.0, 1.0) if isinstance(kind, UnknownNumeric | Date) else kind) for name, kind in kinds.items()
+    )
+    listed = tuple((name, kind) for name, kind in known if isinstance(kind, Known))
+    return (len(Encoding(listed).names) if listed else 0) + sum(isinstance(kind, UnknownCategorical) for kind in kinds.values())
+
+
+def find_encoding(
+    columns: Columns, kinds: dict[str, Kind], session: Session, persons: DrawnRows | None
+) -> tuple[Encoding, list[str]]:
+    """Resolve unknown columns by private surveys. The encoding, and what was paid for.
+
+    **Guarantee** That of `surveys.column_ranges` and `surveys.categories`, of one row of each person if persons are protected.
+    """
+    found, paid = survey_columns(columns if persons is None else columns.take(persons.surveyed), kinds, session)
+    return Encoding.of(found), paid
+
+
+def survey_columns(columns: Columns, kinds: dict[str, Kind], session: Session) -> tuple[dict[str, Kind], list[str]]:
+    """Estimate what is unknown, on one row of each unit. The kinds of all columns, and what was paid for."""
+    if not any(map(is_unknown, kinds.values())):
+        return kinds, []
+    numeric = [name for name, kind in kinds.items() if _has_range(kind)]
+    categorical = [name for name, kind in kinds.items() if isinstance(kind, UnknownCategorical)]
+    noise = share_of(session.noise_for(GaussianDpEvent), RANGES_SHARE, 2 * bool(numeric) + bool(categorical))
+    failure = FAILURE_SHARE * session.budget.delta / (2 if session.budget.neighbours == "replace-one" else 1)
+    found, paid = dict(kinds), []
+    if len(numeric) + len(categorical) == len(kinds):
+        needed = [surveys.rows_for_a_range(len(numeric), noise)] if numeric else []
+        needed += [surveys.rows_for_a_category(len(categorical), noise, failure)] if categorical else []
+        if len(columns) < min(needed):
+            raise InputError(
+                f"{NOTHING_LEARNT} About {math.ceil(min(needed))} rows that are alike would be enough. Nothing was spent."
+            )
+    if numeric:
+        ranges = survey_ranges([_numbers(columns, name, kinds[name])[:, None] for name in numeric], noise, session)
+        for name, low, high, known in zip(numeric, ranges.low, ranges.high, ranges.known, strict=True):
+            found[name] = _resolved(kinds[name], float(low), float(high), known=bool(known))
+        paid.append(f"the ranges of {', '.join(numeric)}")
+    if categorical:
+        named = surveys.categories(
+            [texts(columns[name]) for name in categorical],
+            noise_multiplier=noise,
+            failure=failure,
+            spending=session.spending,
+            rng=session.rng,
+        )
+        for name, frequent in zip(categorical, named, strict=True):
+            found[name] = Categorical(tuple(frequent)) if frequent else Ignored()
+        paid.append(f"the frequent categories of {', '.join(categorical)}")
+    for names, hold in ((numeric, NO_RANGE), (categorical, NO_CATEGORY)):
+        if lost := [name for name in names if found[name] == Ignored()]:
+            warn(f"too few rows to learn privately, at this budget, {hold.format(_list(lost))}")
+    if all(kind == Ignored() for kind in found.values()):
+        raise InputError(NOTHING_LEARNT)
+    return found, paid
+
+
+def length_bound(encoding: Encoding, kinds: Mapping[str, Kind], session: Session) -> float | None:
+    """The public bound on the length of encoded rows, or `None` if their typical length is to be surveyed.
+
+    Rows of indicators are all of the same length, and so nothing is paid for it.
+    """
+    numeric = any(isinstance(kind, Numeric | UnknownNumeric | Date) for kind in kinds.values())
+    return None if numeric and session.budget.delta else encoding.row_bound
+
+
+def _has_range(kind: Kind) -> bool:
+    """Whether the column has a range that is unknown."""
+    return isinstance(kind, UnknownNumeric) or (isinstance(kind, Date) and not kind.known)
+
+
+def _numbers(columns: Columns, name: str, kind: Kind) -> Vector:
+    """What a column votes with on its range. A number that is missing and marked votes for 0."""
+    if isinstance(kind, Date):
+        return years(columns[name], kind)
+    assert isinstance(kind, UnknownNumeric)
+    return np.nan_to_num(numbers(columns[name], missing=kind.missing))
+
+
+def _resolved(kind: Kind, low: float, high: float, *, known: bool) -> Kind:
+    assert isinstance(kind, UnknownNumeric | Date)
+    if known:
+        return kind.between(low, high)
+    return kind.without_year if isinstance(kind, Date) else Ignored()
+
+
+def _list(names: list[str]) -> str:
+    more = len(names) - MOST_NAMED
+    return ", ".join(map(repr, names[:MOST_NAMED])) + (f" and {more} more" if more > 0 else "")
