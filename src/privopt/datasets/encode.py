@@ -10,6 +10,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,6 +74,12 @@ class Encoding:
     def listed(self) -> dict[str, tuple[str, ...]]:
         """The values of categorical columns."""
         return {name: kind.values for name, kind in self.columns if isinstance(kind, Categorical)}
+
+    @property
+    def numeric(self) -> tuple[int, ...]:
+        """The places of the features that are numbers."""
+        starts = [0, *accumulate(_width(kind) for _, kind in self.columns)]
+        return tuple(start for start, (_, kind) in zip(starts, self.columns, strict=False) if isinstance(kind, Numeric))
 
     @property
     def row_bound(self) -> float:

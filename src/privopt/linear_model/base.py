@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
+from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, check_X_y, validate_data
 
 from privopt.errors import InputError, warn
 from privopt.methods import Method
@@ -21,7 +21,7 @@ from privopt.progress import Round, watching
 from privopt.training.linear import Trained, too_noisy, train_linear
 from privopt.training.scaling import PublicTable, TrainingRows, draw_rows_of_persons
 from privopt.training.session import Session
-from privopt.training.settings import Bounds, Penalty, Settings
+from privopt.training.settings import Bounds, Numeric, Penalty, Settings
 
 
 class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
@@ -41,6 +41,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         bounds: Bounds = None,
         alpha: float = 0.0,
         penalty: Penalty = "ridge",
+        numeric: Numeric = "auto",
         fit_intercept: bool = True,
         options: Mapping[str, Any] | None = None,
         public: tuple[Any, Any] | None = None,
@@ -60,6 +61,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         self.bounds = bounds
         self.alpha = alpha
         self.penalty = penalty
+        self.numeric = numeric
         self.fit_intercept = fit_intercept
         self.options = options
         self.public = public
@@ -112,6 +114,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
             )
             trained = train_linear(rows, loss, settings, session)
         self.n_iter_ = trained.rounds
+        self.columns_ = trained.columns
         self.privacy_ = Privacy(trained.statement, session.ledger)
         return trained
 
@@ -146,7 +149,17 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         check_is_fitted(self)
         with no_values_in_errors(X):
             X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
-        return X @ self.coef_.T + self.intercept_
+        features = X if self.columns_ is None else self.columns_.transform(X)
+        return features @ self.coef_.T + self.intercept_
+
+    def get_feature_names_out(self, input_features: Any = None) -> Vector:
+        """The names of the features that `coef_` is about: of the columns, or of the hats of each.
+
+        `input_features` are names for the columns; without them those of the frame that `fit` was given, or x0, x1, ….
+        """
+        check_is_fitted(self)
+        names = _check_feature_names_in(self, input_features)
+        return np.asarray(names if self.columns_ is None else self.columns_.names(names.tolist()), dtype=object)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

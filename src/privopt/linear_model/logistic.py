@@ -18,7 +18,7 @@ from privopt.privacy.budget import Neighbours
 from privopt.privacy.ledger import Ledger
 from privopt.progress import Round
 from privopt.training.linear import describe_classes
-from privopt.training.settings import Bounds, Penalty
+from privopt.training.settings import Bounds, Numeric, Penalty
 
 
 class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]  # scikit-learn is untyped
@@ -67,6 +67,7 @@ class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[m
         classes: Sequence[Any] | None = None,
         alpha: float = 0.0,
         penalty: Penalty = "ridge",
+        numeric: Numeric = "auto",
         fit_intercept: bool = True,
         options: Mapping[str, Any] | None = None,
         public: tuple[Any, Any] | None = None,
@@ -87,6 +88,7 @@ class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[m
             bounds=bounds,
             alpha=alpha,
             penalty=penalty,
+            numeric=numeric,
             fit_intercept=fit_intercept,
             options=options,
             public=public,

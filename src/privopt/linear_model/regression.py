@@ -16,7 +16,7 @@ from privopt.privacy.accountants import Accountant
 from privopt.privacy.budget import Neighbours
 from privopt.privacy.ledger import Ledger
 from privopt.progress import Round
-from privopt.training.settings import Bounds, Penalty
+from privopt.training.settings import Bounds, Numeric, Penalty
 
 
 class _Regressor(RegressorMixin, PrivateLinearModel, ABC):  # type: ignore[misc]  # scikit-learn is untyped
@@ -37,6 +37,7 @@ class _Regressor(RegressorMixin, PrivateLinearModel, ABC):  # type: ignore[misc]
         target_bounds: tuple[float, float] | None = None,
         alpha: float = 0.0,
         penalty: Penalty = "ridge",
+        numeric: Numeric = "auto",
         fit_intercept: bool = True,
         options: Mapping[str, Any] | None = None,
         public: tuple[Any, Any] | None = None,
@@ -57,6 +58,7 @@ class _Regressor(RegressorMixin, PrivateLinearModel, ABC):  # type: ignore[misc]
             bounds=bounds,
             alpha=alpha,
             penalty=penalty,
+            numeric=numeric,
             fit_intercept=fit_intercept,
             options=options,
             public=public,
@@ -144,6 +146,7 @@ class HuberRegressor(_Regressor):
         target_bounds: tuple[float, float] | None = None,
         alpha: float = 0.0,
         penalty: Penalty = "ridge",
+        numeric: Numeric = "auto",
         fit_intercept: bool = True,
         options: Mapping[str, Any] | None = None,
         public: tuple[Any, Any] | None = None,
@@ -164,6 +167,7 @@ class HuberRegressor(_Regressor):
             bounds=bounds,
             alpha=alpha,
             penalty=penalty,
+            numeric=numeric,
             fit_intercept=fit_intercept,
             options=options,
             public=public,

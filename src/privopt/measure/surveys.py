@@ -20,6 +20,7 @@ from privopt.measure.mechanisms import gaussian
 from privopt.measure.queries import gradient
 from privopt.measure.randomness import Rng
 from privopt.measure.samplers import full_batch
+from privopt.perexample.columns import Knots
 from privopt.perexample.design import Design
 from privopt.perexample.grads import PerExampleVectors, Rows, Vector
 from privopt.privacy.events import FailureDpEvent
@@ -34,6 +35,7 @@ _ZERO = _HIGHEST - _LOWEST + 1
 _MAGNITUDES = 2 * _ZERO + 1
 _ZOOM = 64  # bins of the second histogram
 _PER_OCTAVE = 4  # bins per power of two, for the lengths of rows
+_SURE = 2.0  # standard deviations of its noise that a count needs before knots follow it
 
 Blocks = Callable[[], Iterator[Vector]]  # the columns' values, a block of rows at a time
 
@@ -90,6 +92,50 @@ def column_ranges(blocks: Blocks, size: int, columns: int, *, noise_multiplier: 
         zoomed |= now
     trusted = _threshold(sigma, histogram.size) <= TAIL * size
     return Ranges(low, high, known, trusted)
+
+
+def column_knots(
+    blocks: Blocks, size: int, low: Vector, high: Vector, *, most: int, noise_multiplier: float, spending: Run, rng: Rng
+) -> tuple[Knots | tuple[()], ...]:
+    """Estimate knots for the columns of these ranges: at most `most` of each, spread like its values; none for a constant.
+
+    Knots are quantiles of the noisy histogram, in which no bin counts for more than one knot's share: where many rows have the
+    same value, the others share the knots that are left. Without the knot nearest to the fullest bin, the features of most rows
+    are 0 where a column is mostly one value.
+
+    **Guarantee** One histogram of 64 equal bins between public ends, of one vote per column and example: l2 sensitivity
+    √columns. Event: Gaussian(z), paid before the rows are read. Knots follow from the noisy counts only.
+    """
+    columns, span = len(low), np.where(high > low, high / 2 - low / 2, 1.0)
+
+    def position(values: Vector) -> Vector:
+        share = np.nan_to_num((np.clip(values, low, high) / 2 - low / 2) / span)
+        return np.clip(share * _ZOOM, 0, _ZOOM - 1).astype(np.int64)
+
+    counts = _Votes(blocks, position, _ZOOM, size, columns).ask(noise_multiplier, spending, rng)
+    sure = _SURE * noise_multiplier * math.sqrt(columns)
+    return tuple(
+        _place_knots(found, sure, most, float(start), float(end)) if end > start else ()
+        for found, start, end in zip(counts, low, high, strict=True)
+    )
+
+
+def _place_knots(counts: Vector, sure: float, most: int, low: float, high: float) -> Knots:
+    """Quantiles of the counts that are beyond doubt, at edges of bins, as knots between low and high."""
+    real = np.where(counts > sure, counts, 0.0)
+    shares = real / real.sum() if real.any() else np.full(len(counts), 1 / len(counts))
+    for _ in counts:  # a bin that is cut leaves more to the others, until they are all full
+        shares = np.minimum(shares, 1 / most)
+        shares /= shares.sum()
+        if shares.max() <= 1 / most * (1 + 1e-9) or (shares > 0).sum() <= most:
+            break
+    below = np.concatenate([[0.0], np.cumsum(shares)])
+    rising = np.concatenate([[True], np.diff(below) > 0])
+    edges = np.interp(np.linspace(0, 1, most), below[rising], np.flatnonzero(rising))
+    places = np.unique(np.round([0, *edges[1:-1], len(counts)])) / len(counts)
+    reference = (int(counts.argmax()) + 0.5) / len(counts)
+    at = tuple(low * (1 - place) + high * place for place in places.tolist())
+    return Knots(at, int(np.abs(places - reference).argmin()))
 
 
 def typical_norm(norms: Vector, *, noise_multiplier: float, spending: Run, rng: Rng) -> float | None:
@@ -150,6 +196,31 @@ def column_sizes(design: Design, *, bound: float, noise_multiplier: float, spend
     """
     noisy = _mean(_Sizes(design), bound, noise_multiplier, spending, rng)
     return np.maximum(noisy, 2 * noise_multiplier * bound / len(design))
+
+
+def mean_target(targets: Vector, *, noise_multiplier: float, spending: Run, rng: Rng) -> Vector:
+    """Estimate the mean of vectors of length at most 1: the shares of classes, or a target on [−1, 1].
+
+    **Guarantee** Query: the sum of the rows of `targets`, each clipped to l2 length 1. Event: Gaussian(z), paid before they are
+    read. A row that is not finite counts as 0.
+    """
+    return _mean(_Vectors(targets), 1.0, noise_multiplier, spending, rng)
+
+
+class _Vectors(PerExampleVectors):
+    """An oracle whose per-example vectors are the rows of an array."""
+
+    def __init__(self, rows: Vector) -> None:
+        self._rows, self.size = rows, len(rows)
+
+    def __call__(self, parameters: Vector, rows: Rows) -> "_Vectors":
+        return self
+
+    def norms(self, order: int) -> Vector:
+        return np.linalg.norm(self._rows, ord=order, axis=1)
+
+    def weighted_sum(self, weights: Vector) -> Vector:
+        return weights @ np.where((weights == 0)[:, None], 0.0, self._rows)
 
 
 class _Sizes(PerExampleVectors):

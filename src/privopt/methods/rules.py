@@ -59,6 +59,18 @@ Arguments = dict[str, Any]  # of a recipe, by name
 Kind = Literal["adaptive", "momentum", "descent"]  # divides by the size of gradients; rolls on; neither
 
 
+LEAST_KNOTS, MOST_KNOTS = 3, 16
+QUALITY_OF_A_KNOT = 8.0  # nμ for each knot of each column
+ROWS_OF_A_KNOT = 25  # for each knot of each column
+
+
+def column_knots(size: int, columns: int, outputs: int, single_release_noise: float) -> int:
+    """How many knots a numeric column may have at most; 2 stand for a line, and 0 for no column at all."""
+    quality = size / (single_release_noise * columns)
+    asked = int(min(quality / QUALITY_OF_A_KNOT, size / (ROWS_OF_A_KNOT * columns), MOST_KNOTS))
+    return asked if asked >= LEAST_KNOTS else 2
+
+
 def default_rounds(problem: Problem, *, descent: bool = False) -> int:
     """As many as were chosen; else enough to be stable, and for small batches enough to be amplified."""
     if problem.chosen.rounds:

@@ -34,7 +34,7 @@ from privopt.privacy.events import GaussianDpEvent
 from privopt.privacy.ledger import Ledger
 from privopt.runs.evaluation import check_held_out, set_aside
 from privopt.runs.folder import RunFolder
-from privopt.runs.model import SavedModel, Task
+from privopt.runs.model import SavedModel, Task, feature_names
 from privopt.runs.request import FederationRequest, Request
 from privopt.runs.table_users import take_ids
 from privopt.training.linear import check_linear, check_public, describe_classes, loss_facts, too_noisy, train_linear
@@ -301,8 +301,14 @@ def _train(prepared: _Prepared, folder: RunFolder, observer: Observer | None) ->
             hidden, trained = train_table_network(rows, request.hidden, len(prepared.classes), settings, session)
         else:
             trained = train_linear(rows, loss_of_task(prepared.task, len(prepared.classes)), settings, session)
-    names = tuple(encoding.names if encoding is not None else prepared.table.names)
-    model = SavedModel(prepared.task, trained.slopes, trained.intercepts, names, prepared.classes, encoding, tuple(hidden))
+    columns = trained.columns
+    if encoding is not None:
+        names = feature_names(encoding, columns)
+    else:
+        names = tuple(prepared.table.names if columns is None else columns.names(prepared.table.names))
+    model = SavedModel(
+        prepared.task, trained.slopes, trained.intercepts, names, prepared.classes, encoding, columns, tuple(hidden)
+    )
     folder.finish(model, trained.statement)
     checkpoint.remove()
     return folder
@@ -318,7 +324,7 @@ def _rows(prepared: _Prepared, session: Session) -> tuple[TrainingRows, Encoding
         persons = draw_rows_of_persons(prepared.persons, prepared.request.rows_per_person, session)
     if table.frame is not None:
         surveyed = table if persons is None else replace(table, frame=table.frame.iloc[persons.surveyed])
-        kinds, paid = survey_columns(surveyed, prepared.kinds, session)
+        kinds, paid = survey_columns(surveyed, prepared.kinds, session, inside_declared=True)
         encoding = Encoding.of(kinds)
         matrix = _encode(encoding, table)
         numeric = any(isinstance(kind, Numeric | UnknownNumeric) for kind in prepared.kinds.values())  # as planned
@@ -341,6 +347,7 @@ def _rows(prepared: _Prepared, session: Session) -> tuple[TrainingRows, Encoding
         persons=persons,
         assumed_public=_taken_as_public(prepared),
         paid_for=paid,
+        numeric=() if encoding is None else encoding.numeric,
     )
     return found, encoding
 
@@ -377,11 +384,19 @@ def loss_of_task(task: Task, classes: int) -> Callable[[float], Loss]:
     return lambda unit: Logistic() if classes == 2 else Multinomial(classes)
 
 
-def survey_columns(table: Table, kinds: dict[str, Kind], session: Session) -> tuple[dict[str, Kind], list[str]]:
-    """Resolve unknown columns by private surveys. The kinds of all columns, and what was paid for."""
+def survey_columns(
+    table: Table, kinds: dict[str, Kind], session: Session, *, inside_declared: bool = False
+) -> tuple[dict[str, Kind], list[str]]:
+    """Resolve unknown columns by private surveys. The kinds of all columns, and what was paid for.
+
+    With `inside_declared`, where almost all values of a column lie is surveyed within a declared range too, if there is δ for it.
+    """
     frame = table.frame
     assert frame is not None
+    declared = [name for name, kind in kinds.items() if isinstance(kind, Numeric)]
     numeric = [name for name, kind in kinds.items() if isinstance(kind, UnknownNumeric)]
+    unknown = len(numeric)
+    numeric += declared if inside_declared and session.budget.delta else []
     categorical = [name for name, kind in kinds.items() if isinstance(kind, UnknownCategorical)]
     questions = 2 * bool(numeric) + bool(categorical)
     if not questions:
@@ -389,7 +404,7 @@ def survey_columns(table: Table, kinds: dict[str, Kind], session: Session) -> tu
     noise = share_of(session.noise_for(GaussianDpEvent), RANGES_SHARE, questions)
     failure = FAILURE_SHARE * session.budget.delta / (2 if session.budget.neighbours == "replace-one" else 1)
     found, paid = dict(kinds), []
-    if len(numeric) + len(categorical) == len(kinds):
+    if unknown + len(categorical) == len(kinds):
         needed = [surveys.rows_for_a_range(len(numeric), noise)] if numeric else []
         needed += [surveys.rows_for_a_category(len(categorical), noise, failure)] if categorical else []
         if len(frame) < min(needed):
@@ -397,9 +412,7 @@ def survey_columns(table: Table, kinds: dict[str, Kind], session: Session) -> tu
                 f"{NOTHING_LEARNT} About {math.ceil(min(needed))} rows that are alike would be enough. Nothing was spent."
             )
     if numeric:
-        ranges = survey_ranges([datasets.numbers(frame[name])[:, None] for name in numeric], noise, session)
-        for name, low, high, known in zip(numeric, ranges.low, ranges.high, ranges.known, strict=True):
-            found[name] = Numeric(float(low), float(high)) if known else Ignored()
+        found |= _survey_numeric(frame, {name: kinds[name] for name in numeric}, noise, session)
         paid.append(f"the ranges of {', '.join(numeric)}")
     if categorical:
         named = surveys.categories(
@@ -419,6 +432,17 @@ def survey_columns(table: Table, kinds: dict[str, Kind], session: Session) -> tu
     if all(kind == Ignored() for kind in found.values()):
         raise InputError(NOTHING_LEARNT)
     return found, paid
+
+
+def _survey_numeric(frame: Any, kinds: dict[str, Kind], noise: float, session: Session) -> dict[str, Kind]:
+    """Ranges of almost all values, within the declared ones; a column that has too few rows to tell keeps what is declared."""
+    ends = [(kind.low, kind.high) if isinstance(kind, Numeric) else (-math.inf, math.inf) for kind in kinds.values()]
+    low, high = np.array(ends, dtype=float).T
+    ranges = survey_ranges([datasets.numbers(frame[name])[:, None] for name in kinds], noise, session, (low, high))
+    found: dict[str, Kind] = {}
+    for (name, kind), *ends_found, known in zip(kinds.items(), ranges.low, ranges.high, ranges.known, strict=True):
+        found[name] = Numeric(*map(float, ends_found)) if known or isinstance(kind, Numeric) else Ignored()
+    return found
 
 
 def _arithmetic_of_ranks() -> str:

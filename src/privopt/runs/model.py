@@ -12,14 +12,23 @@ from safetensors.numpy import load, save
 from scipy.special import expit, softmax
 
 from privopt.checkpoint import write_atomically
-from privopt.datasets import Encoding, Table
+from privopt.datasets import Encoding, Numeric, Table
 from privopt.datasets.readers import read_json
 from privopt.datasets.schema import shortened
 from privopt.errors import InputError
+from privopt.perexample.columns import Columns, Hats, columns_from_json
 from privopt.perexample.grads import Vector
 
 FORMAT = "privopt-model-1"
 Task = Literal["classify", "regress"]
+
+
+def feature_names(encoding: Encoding, columns: Columns | None) -> tuple[str, ...]:
+    """The features of an encoded table; the knots of hats are named in the columns' own units."""
+    if not isinstance(columns, Hats):
+        return encoding.names
+    ranges = {name: (float(kind.low), float(kind.high)) for name, kind in encoding.columns if isinstance(kind, Numeric)}
+    return tuple(columns.names(encoding.names, ranges))
 
 
 @dataclass(frozen=True)
@@ -27,7 +36,8 @@ class SavedModel:
     """A linear model, or a network: scores are units × slopes + intercepts.
 
     Units are the rows themselves or, in a network, what its hidden layers make of them: tanh(units × weights + biases), one
-    layer after the other. Rows are a table's columns through `encoding`, or, without one, the features `names` as they are.
+    layer after the other. Rows are a table's columns through `encoding`, or, without one, its features as they are; then
+    `columns`, if there are any, clip them or make hats of them. `names` are the features that come of it.
     """
 
     task: Task
@@ -36,6 +46,7 @@ class SavedModel:
     names: tuple[str, ...]
     classes: tuple[str, ...] = ()
     encoding: Encoding | None = None
+    columns: Columns | None = None
     hidden: tuple[tuple[Vector, Vector], ...] = ()  # weights (units × units of the layer before) and biases
 
     def scores(self, table: Table) -> Vector:
@@ -52,12 +63,17 @@ class SavedModel:
             )
         else:
             matrix = table.matrix
-            if matrix.shape[1] != len(self.names):
-                raise InputError(f"{table.name} has {matrix.shape[1]} features, but this model was trained on {len(self.names)}.")
-        units = matrix
+            if matrix.shape[1] != self.inputs:
+                raise InputError(f"{table.name} has {matrix.shape[1]} features, but this model was trained on {self.inputs}.")
+        units: Any = matrix if self.columns is None else self.columns.transform(matrix)
         for weights, biases in self.hidden:
             units = np.tanh(np.asarray(units @ weights.T) + biases)
         return np.asarray(units @ self.slopes.T) + self.intercepts
+
+    @property
+    def inputs(self) -> int:
+        """The number of columns before they are clipped or become hats."""
+        return len(self.names) if self.columns is None else self.columns.inputs
 
     def probabilities(self, table: Table) -> Vector:
         """(rows, classes)."""
@@ -76,6 +92,7 @@ class SavedModel:
             "classes": list(self.classes),
             "names": list(self.names),
             "encoding": None if self.encoding is None else self.encoding.to_json(),
+            **({} if self.columns is None else {"columns": self.columns.to_json()}),
             "hidden": [len(biases) for _, biases in self.hidden],
             "activation": "tanh" if self.hidden else None,
             "sha256": hashlib.sha256(numbers).hexdigest(),
@@ -102,6 +119,7 @@ class SavedModel:
                 tuple(meaning["names"]),
                 tuple(meaning["classes"]),
                 encoding,
+                None if (columns := meaning.get("columns")) is None else columns_from_json(columns),
                 tuple(
                     (arrays[f"hidden.{place}.weights"], arrays[f"hidden.{place}.biases"])
                     for place in range(len(meaning["hidden"]))
@@ -118,7 +136,9 @@ class SavedModel:
             or not all(isinstance(name, str) for name in (*model.names, *model.classes))
             or not all(isinstance(width, int) for width in widths)
             or (model.task == "classify") != (len(model.classes) >= 2)
-            or (encoding is not None and encoding.names != model.names)
+            or (encoding is not None and len(encoding.names) != model.inputs)
+            or (encoding is not None and feature_names(encoding, model.columns) != model.names)
+            or (model.columns is not None and model.columns.width != len(model.names))
             or activation != ("tanh" if model.hidden else None)
             or len(arrays) != 2 * len(layers)
             or any(

@@ -6,6 +6,7 @@ is how large the gradient of each column's coefficient typically is, up to a fac
 """
 
 import math
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,6 +30,8 @@ from privopt.methods.problem import (
     multinomial_facts,
     squared_facts,
 )
+from privopt.methods.rules import LEAST_KNOTS, column_knots
+from privopt.perexample.columns import Columns, Hats
 from privopt.perexample.design import Design, Frame, LimitedDesign
 from privopt.perexample.grads import Vector
 from privopt.perexample.linear_oracle import LinearOracle, PublicRows
@@ -41,13 +44,24 @@ from privopt.privacy.budget import Budget, default_delta
 from privopt.privacy.calibration import calibrate
 from privopt.privacy.events import GaussianDpEvent
 from privopt.privacy.statement import Statement
-from privopt.training.scaling import INTERCEPT, NORM_SHARE, Scales, TrainingRows, check_declared, find_scales, share_of
+from privopt.training.scaling import (
+    INTERCEPT,
+    LINE,
+    NORM_SHARE,
+    NOTHING,
+    Scales,
+    TrainingRows,
+    check_declared,
+    find_scales,
+    share_of,
+)
 from privopt.training.session import Session, check_plan, single_release
 from privopt.training.settings import Settings, check_settings
 
 # ---------------------------------------------------------------- public rows and scales
 
 
+START_SHARE = 0.02  # of the squared budget that is left after other surveys measures what is usual of the target
 FREQUENCY_SHARE = 0.1  # of the squared budget measures frequencies that nobody declared
 
 
@@ -149,13 +163,14 @@ HOPELESS = 0.5  # noise on one averaged gradient, in clip bounds, that leaves no
 
 @dataclass(frozen=True)
 class Trained:
-    """Slopes (outputs × columns) and intercepts for the data as they were given, and what is claimed about them."""
+    """Slopes (outputs × features) and intercepts for the data as they were given, and what is claimed about them."""
 
     slopes: Vector
     intercepts: Vector
     statement: Statement
     rounds: int
     stopped_early: bool
+    columns: Columns | None = None  # what the columns become before they meet the slopes
 
 
 def check_linear(
@@ -179,14 +194,18 @@ def train_linear(rows: TrainingRows, loss: Callable[[float], Loss], settings: Se
     method = check_linear(settings, facts, size=size, columns=columns, budget=session.budget, public=public, unit=rows.unit)
     check_columns(rows, settings.options)
     check_declared(rows)
-    scales = find_scales(rows, session, fit_intercept=settings.fit_intercept)
+    knots = _knots(rows, method, settings, facts, session)
+    scales = find_scales(rows, session, fit_intercept=settings.fit_intercept, knots=knots)
+    with np.errstate(all="ignore"):  # a warning would tell something about the data
+        used = scales.applied(rows)
     centre, unit = scales.target
     fitted = loss(unit if rows.regression else 1.0)
-    side = find_side_facts(rows, method, settings.options, scales, fitted, session)
-    problem = _problem(settings, fitted, scales, rows, session, side)
-    with np.errstate(all="ignore"):  # a warning would tell something about the data
-        oracle = _oracle(rows, scales, fitted, None if method.row_limit is None else method.row_limit(problem))
-    released = session.train(method, problem, oracle, np.zeros(oracle.dimension), run=_run_on_one_thread)
+    side = find_side_facts(used, method, settings.options, scales, fitted, session)
+    started, paid = _start(used, method, settings, scales, fitted.outputs, session)
+    problem = _problem(settings, fitted, scales, used, session, side)
+    with np.errstate(all="ignore"):
+        oracle = _oracle(used, scales, fitted, None if method.row_limit is None else method.row_limit(problem))
+    released = session.train(method, problem, oracle, started, run=_run_on_one_thread)
     with np.errstate(all="ignore"):
         slopes, intercepts = scales.frame.unfold(released.parameters.reshape(fitted.outputs, -1))
         slopes, intercepts = slopes * unit, intercepts * unit + centre
@@ -200,18 +219,77 @@ def train_linear(rows: TrainingRows, loss: Callable[[float], Loss], settings: Se
             *scales.declared,
             *(side.declared if side else []),
         ],
-        paid_for=[*rows.paid_for, *scales.estimated, *(side.paid_for if side else [])],
+        paid_for=[*rows.paid_for, *scales.estimated, *(side.paid_for if side else []), *paid],
         public_data=[] if rows.public is None else [str(rows.public)],
         settings={
             "method": method.name,
             "rounds": released.rounds,
             **released.settings,
             **({} if rows.persons is None else {"rows of a person, at most": rows.persons.most}),
+            **describe_columns(knots, scales),
             "typical row norm": scales.row_norm,
             "regulariser": f"{settings.penalty} {settings.alpha:g}" if settings.alpha else "none",
         },
     )
-    return Trained(slopes, intercepts, statement, released.rounds, released.stopped_early)
+    nothing = knots == NOTHING  # is learnt of the columns
+    slopes = np.zeros((fitted.outputs, columns)) if nothing else slopes
+    kept = None if nothing else scales.columns
+    return Trained(slopes, intercepts, statement, released.rounds, released.stopped_early, kept)
+
+
+def _knots(rows: TrainingRows, method: Method, settings: Settings, loss: LossFacts, session: Session) -> int:
+    """The most knots of a numeric column: as the user says, or by the rule, for a method whose defaults are made for tables."""
+    if settings.numeric == "linear" or session.budget.delta == 0 or isinstance(rows.bounds, numbers.Real):
+        return LINE
+    if settings.numeric == "auto" and (not method.tables or rows.public is not None):
+        return LINE
+    noise = session.noise_for(GaussianDpEvent)
+    asked = column_knots(rows.size, int(rows.matrix.shape[1]), loss.outputs, noise)
+    if settings.numeric == "hats":
+        return max(asked, LEAST_KNOTS)
+    return asked if settings.fit_intercept else max(asked, LINE)
+
+
+def describe_columns(knots: int, scales: Scales) -> dict[str, str]:
+    """What a statement says of the columns."""
+    if knots == NOTHING:
+        return {"columns": "not used: too few rows at this budget; the model is a constant"}
+    if isinstance(scales.columns, Hats):
+        return {"numeric columns": f"piecewise linear, at most {knots} knots each"}
+    return {}
+
+
+def _start(
+    rows: TrainingRows, method: Method, settings: Settings, scales: Scales, outputs: int, session: Session
+) -> tuple[Vector, list[str]]:
+    """Start parameters, and what was paid for them: all 0, but for an intercept that says what is usual of the target.
+
+    It starts at the log-odds of the noisy shares of the classes, which are at least two standard deviations of their noise, or at
+    the noisy mean of a target on [−1, 1]: a rare class is not to be learnt from rounds of noise.
+    """
+    width = int(rows.matrix.shape[1]) if not isinstance(scales.columns, Hats) else scales.columns.width
+    start = np.zeros((outputs, width + bool(settings.fit_intercept)))
+    if not (settings.fit_intercept and method.tables and session.budget.delta):
+        return start.ravel(), []
+    noise = share_of(session.noise_for(GaussianDpEvent), START_SHARE, 1)
+    targets = rows.surveyed.targets
+    centre, unit = scales.target
+    if rows.regression:
+        vectors = ((targets - centre) / unit)[:, None]
+    else:
+        classes = np.arange(max(outputs, 2))
+        vectors = (targets[:, None] == classes).astype(float)
+    mean = surveys.mean_target(vectors, noise_multiplier=noise, spending=session.spending, rng=session.rng)
+    least = 2 * noise / len(targets)
+    if rows.regression:
+        found = np.clip(mean, -1.0, 1.0) if least < 1 else np.zeros(1)
+        said = "the mean of the target"
+    else:
+        logs = np.log(np.clip(mean, min(least, 1 / len(mean)), 1.0))
+        found = logs[1:] - logs[0] if outputs == 1 else logs - logs.mean()
+        said = "the shares of the classes"
+    start[:, -1] = found / scales.frame.intercept
+    return start.ravel(), [f"{said}, at which the intercept starts"]
 
 
 def _oracle(rows: TrainingRows, scales: Scales, loss: Loss, row_limit: float | None) -> LinearOracle | PersonOracle:
