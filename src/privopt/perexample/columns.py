@@ -1,6 +1,6 @@
 """Columns: what a linear model makes of numeric columns, by public numbers, before they are framed.
 
-`Clipped` columns stay one feature each, clipped to a range. `Hats` are a piecewise-linear basis: a column with knots
+`Clipped` columns stay one feature each, clipped to a range. `UnitRows` are divided by their length. `Hats` are a piecewise-linear basis: a column with knots
 k₁ < … < kₘ becomes m features, of which the j-th is 1 at kⱼ, 0 at every other knot and linear between them. A linear model of
 hats is a piecewise-linear function of the column, constant beyond its outer knots. A row has at most two hats of a column that
 are not 0; they are at most 1 in sum, so the row's part of a column has l2 length at most 1 whatever the number of knots.
@@ -51,6 +51,43 @@ class Clipped:
     def to_json(self) -> dict[str, Any]:
         """What `columns_from_json` reads back."""
         return {"low": self.low.tolist(), "high": self.high.tolist()}
+
+
+@dataclass(frozen=True)
+class UnitRows:
+    """Each row divided by its length, whatever its columns hold: a public bound that needs no survey. Rows of 0 stay.
+
+    >>> UnitRows(2).transform(sp.csr_matrix([[3.0, 4.0], [0.0, 0.0]])).toarray().tolist()
+    [[0.6, 0.8], [0.0, 0.0]]
+    """
+
+    inputs: int
+
+    @property
+    def width(self) -> int:
+        """The number of features."""
+        return self.inputs
+
+    def transform(self, matrix: Vector | sp.csr_matrix) -> Vector | sp.csr_matrix:
+        """The rows of length 1."""
+        if isinstance(matrix, np.ndarray):
+            matrix = sp.csr_matrix(matrix)
+        rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+        with np.errstate(all="ignore"):  # a warning would tell something about the data
+            largest = np.zeros(matrix.shape[0])
+            np.maximum.at(largest, rows, np.abs(matrix.data))
+            shares = matrix.data / largest[rows]  # whose squares neither under- nor overflow
+            lengths = np.sqrt(np.bincount(rows, shares**2, minlength=matrix.shape[0]))
+            values = np.where(largest[rows] > 0, shares / lengths[rows], 0.0)
+        return sp.csr_matrix((values, matrix.indices, matrix.indptr), shape=matrix.shape)
+
+    def names(self, names: Sequence[str]) -> Sequence[str]:
+        """The features' names: those of the columns."""
+        return names
+
+    def to_json(self) -> dict[str, Any]:
+        """What `columns_from_json` reads back."""
+        return {"unit rows": self.inputs}
 
 
 @dataclass(frozen=True)
@@ -149,7 +186,7 @@ class Hats:
         return {"knots": parts}
 
 
-Columns = Clipped | Hats
+Columns = Clipped | UnitRows | Hats
 
 
 def columns_from_json(value: Any) -> Columns:
@@ -159,6 +196,8 @@ def columns_from_json(value: Any) -> Columns:
             ends = np.array(low, dtype=float), np.array(high, dtype=float)
             if np.isfinite(ends).all() and (ends[0] <= ends[1]).all():
                 return Clipped(*ends)
+        case {"unit rows": int(inputs)}:
+            return UnitRows(inputs)
         case {"knots": [*parts]}:
             return Hats(tuple(map(_knots_from_json, parts)))
     raise InputError("what it says about columns cannot be read.")

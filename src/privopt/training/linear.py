@@ -6,9 +6,9 @@ is how large the gradient of each column's coefficient typically is, up to a fac
 """
 
 import math
-import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -30,8 +30,8 @@ from privopt.methods.problem import (
     multinomial_facts,
     squared_facts,
 )
-from privopt.methods.rules import LEAST_KNOTS, column_knots
-from privopt.perexample.columns import Columns, Hats
+from privopt.methods.rules import LEAST_KNOTS, column_knots, start_share
+from privopt.perexample.columns import Columns, Hats, UnitRows
 from privopt.perexample.design import Design, Frame, LimitedDesign
 from privopt.perexample.grads import Vector
 from privopt.perexample.linear_oracle import LinearOracle, PublicRows
@@ -48,7 +48,6 @@ from privopt.training.scaling import (
     INTERCEPT,
     LINE,
     NORM_SHARE,
-    NOTHING,
     Scales,
     TrainingRows,
     check_declared,
@@ -61,7 +60,6 @@ from privopt.training.settings import Settings, check_settings
 # ---------------------------------------------------------------- public rows and scales
 
 
-START_SHARE = 0.02  # of the squared budget that is left after other surveys measures what is usual of the target
 FREQUENCY_SHARE = 0.1  # of the squared budget measures frequencies that nobody declared
 
 
@@ -194,8 +192,9 @@ def train_linear(rows: TrainingRows, loss: Callable[[float], Loss], settings: Se
     method = check_linear(settings, facts, size=size, columns=columns, budget=session.budget, public=public, unit=rows.unit)
     check_columns(rows, settings.options)
     check_declared(rows)
-    knots = _knots(rows, method, settings, facts, session)
-    scales = find_scales(rows, session, fit_intercept=settings.fit_intercept, knots=knots)
+    knots = _knots(rows, method, settings, session)
+    unit_rows = method.tables and rows.public is None and settings.numeric != "linear"
+    scales = find_scales(rows, session, fit_intercept=settings.fit_intercept, knots=knots, unit_rows=unit_rows)
     with np.errstate(all="ignore"):  # a warning would tell something about the data
         used = scales.applied(rows)
     centre, unit = scales.target
@@ -231,31 +230,26 @@ def train_linear(rows: TrainingRows, loss: Callable[[float], Loss], settings: Se
             "regulariser": f"{settings.penalty} {settings.alpha:g}" if settings.alpha else "none",
         },
     )
-    nothing = knots == NOTHING  # is learnt of the columns
-    slopes = np.zeros((fitted.outputs, columns)) if nothing else slopes
-    kept = None if nothing else scales.columns
-    return Trained(slopes, intercepts, statement, released.rounds, released.stopped_early, kept)
+    return Trained(slopes, intercepts, statement, released.rounds, released.stopped_early, scales.columns)
 
 
-def _knots(rows: TrainingRows, method: Method, settings: Settings, loss: LossFacts, session: Session) -> int:
+def _knots(rows: TrainingRows, method: Method, settings: Settings, session: Session) -> int:
     """The most knots of a numeric column: as the user says, or by the rule, for a method whose defaults are made for tables."""
-    if settings.numeric == "linear" or session.budget.delta == 0 or isinstance(rows.bounds, numbers.Real):
+    if settings.numeric == "linear" or session.budget.delta == 0 or (not rows.encoded and isinstance(rows.bounds, Real)):
         return LINE
     if settings.numeric == "auto" and (not method.tables or rows.public is not None):
         return LINE
     noise = session.noise_for(GaussianDpEvent)
-    asked = column_knots(rows.size, int(rows.matrix.shape[1]), loss.outputs, noise)
-    if settings.numeric == "hats":
-        return max(asked, LEAST_KNOTS)
-    return asked if settings.fit_intercept else max(asked, LINE)
+    asked = column_knots(rows.size, int(rows.matrix.shape[1]), noise)
+    return max(asked, LEAST_KNOTS) if settings.numeric == "hats" else asked
 
 
 def describe_columns(knots: int, scales: Scales) -> dict[str, str]:
     """What a statement says of the columns."""
-    if knots == NOTHING:
-        return {"columns": "not used: too few rows at this budget; the model is a constant"}
     if isinstance(scales.columns, Hats):
         return {"numeric columns": f"piecewise linear, at most {knots} knots each"}
+    if isinstance(scales.columns, UnitRows):
+        return {"rows": "divided by their length"}
     return {}
 
 
@@ -264,32 +258,30 @@ def _start(
 ) -> tuple[Vector, list[str]]:
     """Start parameters, and what was paid for them: all 0, but for an intercept that says what is usual of the target.
 
-    It starts at the log-odds of the noisy shares of the classes, which are at least two standard deviations of their noise, or at
-    the noisy mean of a target on [−1, 1]: a rare class is not to be learnt from rounds of noise.
+    It starts at the log-odds of the noisy shares of the classes, or at the noisy mean of a target on [−1, 1]: a rare class is not
+    to be learnt from rounds of noise. The shares are shrunk towards equal ones, the mean towards 0, by what their noise is
+    expected to add to their distance from that (James and Stein).
     """
-    width = int(rows.matrix.shape[1]) if not isinstance(scales.columns, Hats) else scales.columns.width
+    width = scales.columns.width if isinstance(scales.columns, Hats) else int(rows.matrix.shape[1])
     start = np.zeros((outputs, width + bool(settings.fit_intercept)))
     if not (settings.fit_intercept and method.tables and session.budget.delta):
         return start.ravel(), []
-    noise = share_of(session.noise_for(GaussianDpEvent), START_SHARE, 1)
     targets = rows.surveyed.targets
+    noise = session.noise_for(GaussianDpEvent)
+    noise = share_of(noise, start_share(len(targets), noise), 1)
     centre, unit = scales.target
-    if rows.regression:
-        vectors = ((targets - centre) / unit)[:, None]
-    else:
-        classes = np.arange(max(outputs, 2))
-        vectors = (targets[:, None] == classes).astype(float)
+    classes = np.arange(max(outputs, 2))
+    vectors = ((targets - centre) / unit)[:, None] if rows.regression else (targets[:, None] == classes).astype(float)
     mean = surveys.mean_target(vectors, noise_multiplier=noise, spending=session.spending, rng=session.rng)
-    least = 2 * noise / len(targets)
+    error, equal = noise / len(targets), 0.0 if rows.regression else 1 / len(mean)
+    distance = float(((mean - equal) ** 2).sum())
+    mean = equal + (mean - equal) * max(0.0, 1 - len(mean) * error**2 / max(distance, 1e-300))
     if rows.regression:
-        found = np.clip(mean, -1.0, 1.0) if least < 1 else np.zeros(1)
-        said = "the mean of the target"
-    else:
-        logs = np.log(np.clip(mean, min(least, 1 / len(mean)), 1.0))
-        found = logs[1:] - logs[0] if outputs == 1 else logs - logs.mean()
-        said = "the shares of the classes"
-    start[:, -1] = found / scales.frame.intercept
-    return start.ravel(), [f"{said}, at which the intercept starts"]
+        start[:, -1] = np.clip(mean, -1.0, 1.0) / scales.frame.intercept
+        return start.ravel(), ["the mean of the target, at which the intercept starts"]
+    logs = np.log(np.clip(mean, min(max(error, 1 / len(targets)), equal), 1.0))
+    start[:, -1] = (logs[1:] - logs[0] if outputs == 1 else logs - logs.mean()) / scales.frame.intercept
+    return start.ravel(), ["the shares of the classes, at which the intercept starts"]
 
 
 def _oracle(rows: TrainingRows, scales: Scales, loss: Loss, row_limit: float | None) -> LinearOracle | PersonOracle:

@@ -20,7 +20,7 @@ from privopt.measure import surveys
 from privopt.measure.samplers import draw_rows
 from privopt.measure.surveys import Ranges
 from privopt.measure.units import Unit, each_person, each_row
-from privopt.perexample.columns import Clipped, Columns, Hats
+from privopt.perexample.columns import Clipped, Columns, Hats, UnitRows
 from privopt.perexample.design import CHUNK, Design, Frame, centre_and_scale
 from privopt.perexample.grads import Vector
 from privopt.perexample.persons import Persons
@@ -33,7 +33,7 @@ RANGES_SHARE = 0.08  # of the squared budget goes into column ranges that were n
 NORM_SHARE = 0.02  # this into the length of a row,
 TARGET_SHARE = 0.04  # this into the range of the target of a regression,
 KNOTS_SHARE = 0.05  # and this into the knots of numeric columns
-NOTHING, LINE = 0, 2  # knots of a column that is left out, and of one that stays a single feature
+LINE = 2  # knots of a column that stays a single feature
 NO_TARGET_RANGE = (
     "too few rows to learn privately, at this budget, in which range the target lies, so the model knows values from -1 to 1. "
     'Declare target_bounds=(low, high), or in a schema {"target": {"low": …, "high": …}}.'
@@ -170,21 +170,25 @@ def check_declared(rows: TrainingRows) -> None:
         _check_target_bounds(rows.target_bounds)
 
 
-def find_scales(rows: TrainingRows, session: Session, *, fit_intercept: bool, knots: int = LINE) -> Scales:
+def find_scales(
+    rows: TrainingRows, session: Session, *, fit_intercept: bool, knots: int = LINE, unit_rows: bool = False
+) -> Scales:
     """Find scales by surveys, inside of what is declared: true bounds may be far wider than almost all values.
 
-    `knots` is the most that a numeric column may have: `LINE` is a column as it is, and with `NOTHING` none is used.
+    `knots` is the most that a numeric column may have: `LINE` leaves it one feature. With `unit_rows`, sparse rows of which
+    nothing is declared are divided by their length, which needs no survey.
     """
     noise = session.noise_for(GaussianDpEvent) if session.budget.delta else math.inf  # of one release that takes all
     declared, estimated = list[str](), list[str]()
     _check_without_delta(rows, session)
     target = _target_range(rows, session, noise, declared, estimated) if rows.regression else (0.0, 1.0)
-    if knots == NOTHING:
-        nothing = Hats(((),) * int(rows.matrix.shape[1]))
-        return Scales(Frame(intercept=INTERCEPT if fit_intercept else 0.0), 1.0, target, declared, estimated, nothing)
-    ranges = _column_ranges(rows, session, noise, declared, estimated)
+    constant = INTERCEPT if fit_intercept else 0.0
     columns: Columns | None = None
     centre, scale = None, None
+    if unit_rows and rows.bounds is None and not rows.encoded and sp.issparse(rows.matrix):
+        columns = UnitRows(int(rows.matrix.shape[1]))
+        return Scales(Frame(intercept=constant), 1.0, target, declared, estimated, columns)
+    ranges = _column_ranges(rows, session, noise, declared, estimated)
     if knots > LINE and (numeric := rows.numeric_columns(ranges)):
         columns = _find_hats(rows, numeric, knots, share_of(noise, KNOTS_SHARE, 1), session)
         estimated.append(f"how the values of {len(numeric)} numeric columns are spread, for at most {knots} knots of each")
@@ -204,7 +208,7 @@ def find_scales(rows: TrainingRows, session: Session, *, fit_intercept: bool, kn
         estimated.append("the length of a typical row" + (" (too few rows to tell)" if row_norm is None else ""))
     if row_norm is None:
         row_norm = math.sqrt(rows.matrix.shape[1])  # as if every entry were 1, which is the most that a column's range allows
-    frame = Frame(centre, scale, INTERCEPT * row_norm if fit_intercept else 0.0)
+    frame = Frame(centre, scale, constant * row_norm)
     return Scales(frame, row_norm, target, [] if rows.encoded else declared, estimated, columns)
 
 
