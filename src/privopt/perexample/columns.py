@@ -1,6 +1,7 @@
 """Columns: what a linear model makes of numeric columns, by public numbers, before they are framed.
 
-`Clipped` columns stay one feature each, clipped to a range. `UnitRows` are divided by their length. `Hats` are a piecewise-linear basis: a column with knots
+`Clipped` columns stay one feature each, clipped to a range. `UnitRows` are divided by their length. `Hats` are a
+piecewise-linear basis: a column with knots
 k₁ < … < kₘ becomes m features, of which the j-th is 1 at kⱼ, 0 at every other knot and linear between them. A linear model of
 hats is a piecewise-linear function of the column, constant beyond its outer knots. A row has at most two hats of a column that
 are not 0; they are at most 1 in sum, so the row's part of a column has l2 length at most 1 whatever the number of knots.
