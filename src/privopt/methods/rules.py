@@ -24,8 +24,9 @@ except for plain descent, which is still on its way and releases the last.
 
 Numeric columns of tables. A column with m knots is m − 1 hats. A row's part of it has the same length whatever m is, so the noise
 on the scores of rows is the same, too; but each hat is learnt from its part of the rows, and Adam moves all of them by κ/R in the
-same time. So m is in proportion to nμ/f, for f columns: a knot for each 8, up to 16, and never more than one for each 25 rows of
-a column. Below 3 knots a column stays a line. The numbers are empirical.
+same time. So the number of features is limited: to one for each 9 of nμ, and to one for each 100 rows, since data have noise of
+their own. The numeric columns share what the others leave: one knot for each 115 of nμ, at most 16 each. With fewer than 3,
+columns stay lines. The numbers are empirical.
 
 The start. Rounds of noise are a bad way to learn how rare a class is: an intercept has to travel log(1/p) there. Its shares are
 measured once, to ±0.05 if that costs a quarter of the squared budget or less, and with a fiftieth of it if they come cheaper.
@@ -71,15 +72,17 @@ Kind = Literal["adaptive", "momentum", "descent"]  # divides by the size of grad
 
 
 LEAST_KNOTS, MOST_KNOTS = 3, 16
-QUALITY_OF_A_KNOT = 8.0  # nμ for each knot of each column
-ROWS_OF_A_KNOT = 25  # for each knot of each column
+QUALITY_OF_A_FEATURE = 9.0  # nμ for each feature of a model with hats
+ROWS_OF_A_FEATURE = 100
+QUALITY_OF_A_KNOT = 115.0  # nμ for each knot of a column
 
 
-def column_knots(size: int, columns: int, single_release_noise: float) -> int:
-    """The most knots of a numeric column; 2 stands for a line. See the top of this file."""
-    quality = size / (single_release_noise * columns)
-    asked = int(min(quality / QUALITY_OF_A_KNOT, size / (ROWS_OF_A_KNOT * columns), MOST_KNOTS))
-    return asked if asked >= LEAST_KNOTS else 2
+def column_knots(size: int, numeric: int, others: int, single_release_noise: float) -> int:
+    """The most knots of each of the `numeric` columns; 2 stands for a line. See the top of this file."""
+    features = min(size / (QUALITY_OF_A_FEATURE * single_release_noise), size / ROWS_OF_A_FEATURE)
+    shared = (features - others) / max(numeric, 1)
+    asked = min(shared, size / (QUALITY_OF_A_KNOT * single_release_noise), MOST_KNOTS)
+    return int(asked) if asked >= LEAST_KNOTS else 2
 
 
 START_ERROR = 0.05  # of what an intercept starts at, if that costs between these shares of the squared budget

@@ -239,15 +239,16 @@ def _knots(rows: TrainingRows, method: Method, settings: Settings, session: Sess
         return LINE
     if settings.numeric == "auto" and (not method.tables or rows.public is not None):
         return LINE
-    noise = session.noise_for(GaussianDpEvent)
-    asked = column_knots(rows.size, int(rows.matrix.shape[1]), noise)
+    columns = int(rows.matrix.shape[1])
+    numeric = len(rows.numeric) if rows.encoded else columns
+    asked = column_knots(rows.size, numeric, columns - numeric, session.noise_for(GaussianDpEvent))
     return max(asked, LEAST_KNOTS) if settings.numeric == "hats" else asked
 
 
 def describe_columns(knots: int, scales: Scales) -> dict[str, str]:
     """What a statement says of the columns."""
     if isinstance(scales.columns, Hats):
-        return {"numeric columns": f"piecewise linear, at most {knots} knots each"}
+        return {"numeric columns": f"piecewise linear, at most {knots} knots on average"}
     if isinstance(scales.columns, UnitRows):
         return {"rows": "divided by their length"}
     return {}

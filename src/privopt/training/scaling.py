@@ -175,8 +175,8 @@ def find_scales(
 ) -> Scales:
     """Find scales by surveys, inside of what is declared: true bounds may be far wider than almost all values.
 
-    `knots` is the most that a numeric column may have: `LINE` leaves it one feature. With `unit_rows`, sparse rows of which
-    nothing is declared are divided by their length, which needs no survey.
+    `knots` is how many numeric columns may have on average: `LINE` leaves them one feature. With `unit_rows`, sparse rows of
+    which nothing is declared are divided by their length, which needs no survey.
     """
     noise = session.noise_for(GaussianDpEvent) if session.budget.delta else math.inf  # of one release that takes all
     declared, estimated = list[str](), list[str]()
@@ -191,7 +191,7 @@ def find_scales(
     ranges = _column_ranges(rows, session, noise, declared, estimated)
     if knots > LINE and (numeric := rows.numeric_columns(ranges)):
         columns = _find_hats(rows, numeric, knots, share_of(noise, KNOTS_SHARE, 1), session)
-        estimated.append(f"how the values of {len(numeric)} numeric columns are spread, for at most {knots} knots of each")
+        estimated.append(f"how the values of {len(numeric)} numeric columns are spread, for {knots} knots of each on average")
     elif ranges is not None:
         centre, scale = _frame(ranges, sparse=sp.issparse(rows.matrix))
         columns = None if sp.issparse(rows.matrix) else Clipped(ranges.low, ranges.high)
@@ -236,7 +236,8 @@ def _target_range(
         estimated.append("the range of almost all targets" + ("" if found.known[0] else " (too few rows to tell)"))
         if inside is None and not found.known[0]:
             warn(NO_TARGET_RANGE)
-        low, high = float(found.low[0]), float(found.high[0])
+        if inside is None or found.known[0]:
+            low, high = float(found.low[0]), float(found.high[0])
     return low / 2 + high / 2, high / 2 - low / 2 or 1.0
 
 
@@ -280,7 +281,7 @@ def _find_hats(
         int(matrix.shape[0]),
         low,
         high,
-        most=knots,
+        knots=knots,
         noise_multiplier=noise,
         spending=session.spending,
         rng=session.rng,
@@ -303,7 +304,8 @@ def survey_ranges(
     """The ranges of the columns of these parts of the same rows, estimated privately and paid for.
 
     Ranges that are declared, `inside`, are promises, infinite where there is none: values are clipped to them, and what is found
-    lies within. A column that has too few rows to tell keeps its declared range, and so does one of which one value only is seen.
+    lies within. A column that has too few rows to tell keeps its declared range, and so does one of which one value only is seen;
+    if 0 is in it, it is made symmetric, so that many small values in a wide range are almost 0, and not almost its end.
     """
     size, width = parts[0].shape[0], sum(part.shape[1] for part in parts)
 
@@ -318,7 +320,9 @@ def survey_ranges(
         return found
     low, high = np.clip(found.low, *inside), np.clip(found.high, *inside)
     as_found = (found.known & (low < high)) | np.isinf(inside[0])
-    return replace(found, low=np.where(as_found, low, inside[0]), high=np.where(as_found, high, inside[1]))
+    farthest, around = np.maximum(*np.abs(inside)), (inside[0] <= 0) & (inside[1] >= 0)
+    wide_low, wide_high = np.where(around, -farthest, inside[0]), np.where(around, farthest, inside[1])
+    return replace(found, low=np.where(as_found, low, wide_low), high=np.where(as_found, high, wide_high))
 
 
 def _blocks(parts: Sequence[Vector | sp.csr_matrix], width: int, places: Sequence[int] | None = None) -> Iterator[Vector]:
