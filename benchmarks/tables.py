@@ -27,8 +27,7 @@ from scipy.special import expit
 from sklearn import linear_model as sk
 from sklearn.metrics import log_loss, r2_score, roc_auc_score
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import data
 from benchmarks.data import Array, Split, Tables
@@ -47,6 +46,7 @@ from privopt.privacy.budget import default_delta
 from privopt.runs import execution as runs
 from privopt.runs.request import Request
 
+ROOT = Path(__file__).resolve().parent.parent
 RESULTS, PICTURE = ROOT / "benchmarks" / "results" / "tables.json", ROOT / "docs" / "images" / "quality.svg"
 EPSILONS = (0.1, 0.5, 1.0, 3.0, 1000.0)  # the last one shows what is left to be desired without noise
 Scores = dict[str, float]

@@ -38,6 +38,8 @@ class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[m
     epsilon, delta : the budget; `delta=None` is 1/(10 n), rounded down to a power of ten; 0 needs a method that can do so.
     bounds : what is publicly known of the rows: a number (their l2 norm), or a pair (low, high) of column ranges.
     classes : the labels, declared. A row of another label has no gradient, n stays, and no error tells that there is one.
+    numeric : "linear" is a coefficient for each column; "hats" a piecewise-linear function of each column of a dense X, with
+        knots from a private survey; "auto" decides by n, d and the budget. `get_feature_names_out()` names what `coef_` is about.
     alpha, penalty : strength and kind ("ridge" or "nonconvex") of a regulariser of the scaled coefficients, not the intercept.
     method, options : a name of `privopt.methods.METHODS`, or a `Method` of your own; and its own settings, by name.
     public : rows and targets (X, y) that are not private, for methods that use some.

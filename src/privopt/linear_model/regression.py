@@ -103,7 +103,7 @@ class Ridge(_Regressor):
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(-1, 1, (2000, 3))
     >>> y = X @ [1.0, 2.0, 3.0] + 5
-    >>> model = Ridge(epsilon=3.0, bounds=(-1, 1), target_bounds=(-1, 11), random_state=0).fit(X, y)
+    >>> model = Ridge(epsilon=3.0, bounds=(-1, 1), target_bounds=(-1, 11), numeric="linear", random_state=0).fit(X, y)
     >>> bool(model.score(X, y) > 0.95)
     True
     """
@@ -125,7 +125,7 @@ class HuberRegressor(_Regressor):
     >>> X = rng.uniform(-1, 1, (2000, 3))
     >>> y = X @ [1.0, 2.0, 3.0] + 5
     >>> y[:40] = 1000.0
-    >>> model = HuberRegressor(epsilon=3.0, bounds=(-1, 1), target_bounds=(-1, 11), random_state=0).fit(X, y)
+    >>> model = HuberRegressor(epsilon=3.0, bounds=(-1, 1), target_bounds=(-1, 11), numeric="linear", random_state=0).fit(X, y)
     >>> bool(model.score(X[40:], y[40:]) > 0.9)
     True
     """

@@ -41,9 +41,9 @@ class Clipped:
         """The number of features."""
         return len(self.low)
 
-    def transform(self, matrix: Vector) -> Vector:
-        """The clipped columns."""
-        return np.clip(matrix, self.low, self.high)
+    def transform(self, matrix: Vector | sp.csr_matrix) -> Vector:
+        """The clipped columns, dense."""
+        return np.clip(matrix if isinstance(matrix, np.ndarray) else matrix.toarray(), self.low, self.high)
 
     def names(self, names: Sequence[str]) -> Sequence[str]:
         """The features' names: those of the columns."""

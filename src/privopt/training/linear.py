@@ -30,7 +30,7 @@ from privopt.methods.problem import (
     multinomial_facts,
     squared_facts,
 )
-from privopt.methods.rules import LEAST_KNOTS, column_knots, start_share
+from privopt.methods.rules import LEAST_KNOTS, START_SHARES, column_knots, start_share
 from privopt.perexample.columns import Columns, Hats, UnitRows
 from privopt.perexample.design import Design, Frame, LimitedDesign
 from privopt.perexample.grads import Vector
@@ -269,7 +269,7 @@ def _start(
         return start.ravel(), []
     targets = rows.surveyed.targets
     noise = session.noise_for(GaussianDpEvent)
-    noise = share_of(noise, start_share(len(targets), noise), 1)
+    noise = share_of(noise, START_SHARES[0] if rows.regression else start_share(len(targets), noise), 1)
     centre, unit = scales.target
     classes = np.arange(max(outputs, 2))
     vectors = ((targets - centre) / unit)[:, None] if rows.regression else (targets[:, None] == classes).astype(float)

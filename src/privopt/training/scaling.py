@@ -33,6 +33,7 @@ RANGES_SHARE = 0.08  # of the squared budget goes into column ranges that were n
 NORM_SHARE = 0.02  # this into the length of a row,
 TARGET_SHARE = 0.04  # this into the range of the target of a regression,
 KNOTS_SHARE = 0.05  # and this into the knots of numeric columns
+GUESS = 4.0  # where columns whose range is neither declared nor known are clipped: their values may well be standardised
 LINE = 2  # knots of a column that stays a single feature
 NO_TARGET_RANGE = (
     "too few rows to learn privately, at this budget, in which range the target lies, so the model knows values from -1 to 1. "
@@ -146,13 +147,13 @@ class Scales:
     declared: Sequence[str]
     estimated: Sequence[str]
     columns: Columns | None = None  # None: columns are framed as they are
+    target_limits: tuple[float, float] = (-math.inf, math.inf)  # to which targets are clipped
 
     def applied(self, rows: TrainingRows) -> TrainingRows:
         """The rows before they are framed: their columns within their ranges or as hats, and targets within theirs."""
         targets = rows.targets
         if rows.regression:
-            centre, unit = self.target
-            targets = np.clip(targets, centre - unit, centre + unit)
+            targets = np.clip(targets, *self.target_limits)
         if self.columns is None:
             return replace(rows, targets=targets)
         public = rows.public and replace(rows.public, matrix=self.columns.transform(rows.public.matrix))
@@ -181,20 +182,24 @@ def find_scales(
     noise = session.noise_for(GaussianDpEvent) if session.budget.delta else math.inf  # of one release that takes all
     declared, estimated = list[str](), list[str]()
     _check_without_delta(rows, session)
-    target = _target_range(rows, session, noise, declared, estimated) if rows.regression else (0.0, 1.0)
+    target, limits = (0.0, 1.0), (-math.inf, math.inf)
+    if rows.regression:
+        target, limits = _target_range(rows, session, noise, declared, estimated)
     constant = INTERCEPT if fit_intercept else 0.0
     columns: Columns | None = None
     centre, scale = None, None
     if unit_rows and rows.bounds is None and not rows.encoded and sp.issparse(rows.matrix):
         columns = UnitRows(int(rows.matrix.shape[1]))
-        return Scales(Frame(intercept=constant), 1.0, target, declared, estimated, columns)
+        return Scales(Frame(intercept=constant), 1.0, target, declared, estimated, columns, limits)
     ranges = _column_ranges(rows, session, noise, declared, estimated)
     if knots > LINE and (numeric := rows.numeric_columns(ranges)):
         columns = _find_hats(rows, numeric, knots, share_of(noise, KNOTS_SHARE, 1), session)
         estimated.append(f"how the values of {len(numeric)} numeric columns are spread, for {knots} knots of each on average")
     elif ranges is not None:
         centre, scale = _frame(ranges, sparse=sp.issparse(rows.matrix))
-        columns = None if sp.issparse(rows.matrix) else Clipped(ranges.low, ranges.high)
+        unknown = ~ranges.known & (rows.bounds is None)
+        ends = np.where(unknown, -GUESS, ranges.low), np.where(unknown, GUESS, ranges.high)
+        columns = None if sp.issparse(rows.matrix) else Clipped(*ends)
     row_norm = None
     if isinstance(rows.bounds, numbers.Real):
         row_norm = float(rows.bounds)
@@ -207,9 +212,10 @@ def find_scales(
         )
         estimated.append("the length of a typical row" + (" (too few rows to tell)" if row_norm is None else ""))
     if row_norm is None:
-        row_norm = math.sqrt(rows.matrix.shape[1])  # as if every entry were 1, which is the most that a column's range allows
+        spread = 3 if rows.bounds is not None else 1  # E x² is a third for x spread over [−1, 1]
+        row_norm = math.sqrt(rows.matrix.shape[1] / spread)
     frame = Frame(centre, scale, constant * row_norm)
-    return Scales(frame, row_norm, target, [] if rows.encoded else declared, estimated, columns)
+    return Scales(frame, row_norm, target, [] if rows.encoded else declared, estimated, columns, limits)
 
 
 def _check_without_delta(rows: TrainingRows, session: Session) -> None:
@@ -224,9 +230,9 @@ def _check_without_delta(rows: TrainingRows, session: Session) -> None:
 
 def _target_range(
     rows: TrainingRows, session: Session, noise: float, declared: list[str], estimated: list[str]
-) -> tuple[float, float]:
-    """The centre and scale of the target: of almost all targets, within the declared range if there is one."""
-    low, high, inside = -1.0, 1.0, None
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """The centre and scale of the target, and its limits: of almost all targets, within the declared range if there is one."""
+    low, high, inside, certain = -1.0, 1.0, None, True
     if rows.target_bounds is not None:
         low, high = map(float, rows.target_bounds)
         inside = np.array([low]), np.array([high])
@@ -238,7 +244,8 @@ def _target_range(
             warn(NO_TARGET_RANGE)
         if inside is None or found.known[0]:
             low, high = float(found.low[0]), float(found.high[0])
-    return low / 2 + high / 2, high / 2 - low / 2 or 1.0
+        certain = inside is not None or bool(found.known[0])
+    return (low / 2 + high / 2, high / 2 - low / 2 or 1.0), ((low, high) if certain and low < high else (-math.inf, math.inf))
 
 
 def _column_ranges(
