@@ -212,7 +212,7 @@ def find_scales(
         )
         estimated.append("the length of a typical row" + (" (too few rows to tell)" if row_norm is None else ""))
     if row_norm is None:
-        spread = 3 if rows.bounds is not None else 1  # E x² is a third for x spread over [−1, 1]
+        spread = 3 if rows.bounds is not None and session.budget.delta else 1  # E x² is a third, and x² at most 1, in [−1, 1]
         row_norm = math.sqrt(rows.matrix.shape[1] / spread)
     frame = Frame(centre, scale, constant * row_norm)
     return Scales(frame, row_norm, target, [] if rows.encoded else declared, estimated, columns, limits)
