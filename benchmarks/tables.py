@@ -1,6 +1,7 @@
 """Tables: models from the same budget, beside DP-EBM, textbook DP-SGD and the model without privacy.
 
     python benchmarks/tables.py [--seeds 10] [--peer-seeds 3] [--only NAME] [--epsilon 1.0]
+    python benchmarks/tables.py --draw
 
 Results are written to benchmarks/results/tables.json as they come, one seed of everything after the other, and a run that was
 stopped goes on where it was. Nothing of ours is tuned on these data: `nothing` declares nothing, `declared` the true bounds and
@@ -290,13 +291,59 @@ def measure(seeds: int, peer_seeds: int, only: str, epsilons: list[float]) -> No
             RESULTS.write_text(json.dumps(found, indent=None, ensure_ascii=False).replace('{"table"', '\n{"table"') + "\n")
 
 
+# ---------------------------------------------------------------- picture
+
+DRAWN = {"bank": "bank marketing", "credit card": "credit card default", "adult": "adult income"}
+LINES = {
+    "nothing": ("privopt", "#1f6feb", "-"),
+    "DP-EBM": ("DP-EBM", "#d1622b", "-"),
+    "not private": ("not private", "#777777", "--"),
+}
+
+
+def draw() -> None:
+    """Test AUC against ε, for the three tables of classes, from the file of results."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams |= {"svg.hashsalt": "quality", "font.size": 9}
+    from matplotlib import pyplot
+
+    rows = json.loads(RESULTS.read_text())["rows"]
+    figure, axes = pyplot.subplots(1, len(DRAWN), figsize=(8.0, 2.7), constrained_layout=True)
+    epsilons = EPSILONS[:-1]
+    for axis, (table, title) in zip(axes, DRAWN.items(), strict=True):
+        for model, (name, colour, style) in LINES.items():
+            by_budget = {epsilon: [] for epsilon in epsilons}  # type: dict[float, list[float]]
+            for row in rows:
+                if (row["table"], row["model"]) == (table, model) and row["epsilon"] in by_budget:
+                    by_budget[row["epsilon"]].append(row["auc"])
+            if model in ONCE:
+                axis.axhline(by_budget[epsilons[0]][0], color=colour, linestyle=style, linewidth=1.2, label=name)
+            else:
+                means = [float(np.mean(by_budget[epsilon])) for epsilon in epsilons]
+                axis.plot(range(len(epsilons)), means, style, color=colour, marker="o", markersize=4, label=name)
+        axis.set_title(title, fontsize=10)
+        axis.set_xticks(range(len(epsilons)), [f"{epsilon:g}" for epsilon in epsilons])
+        axis.set_xlabel("ε")
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(axis="y", color="#dddddd", linewidth=0.6)
+    axes[0].set_ylabel("test AUC")
+    axes[-1].legend(frameon=False, loc="lower right")
+    figure.savefig(PICTURE, metadata={"Date": None}, facecolor="white")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--peer-seeds", type=int, default=3)
     parser.add_argument("--only", default="", help="tables whose name has this in it")
     parser.add_argument("--epsilon", type=float, action="append", help="these budgets; all unless told otherwise")
+    parser.add_argument("--draw", action="store_true", help="draw docs/images/quality.svg from the results")
     given = parser.parse_args()
+    if given.draw:
+        draw()
+        return
     measure(given.seeds, given.peer_seeds, given.only, given.epsilon or list(EPSILONS))
 
 
