@@ -248,7 +248,7 @@ def _knots(rows: TrainingRows, method: Method, settings: Settings, session: Sess
 def describe_columns(knots: int, scales: Scales) -> dict[str, str]:
     """What a statement says of the columns."""
     if isinstance(scales.columns, Hats):
-        return {"numeric columns": f"piecewise linear, at most {knots} knots on average"}
+        return {"numeric columns": f"piecewise linear, {knots} knots on average"}
     if isinstance(scales.columns, UnitRows):
         return {"rows": "divided by their length"}
     return {}
