@@ -212,6 +212,11 @@ def _numeric(both: Tables) -> Split:
     return Split(both.name, X, y, X_test, y_test)
 
 
+def halved_numbers(name: str, target: str, table: pd.DataFrame) -> Split:
+    """A table of numbers, split with a fixed seed."""
+    return _numeric(_halved(name, target, table))
+
+
 def _synthetic_table(rows: int = 20000) -> Tables:
     rng = np.random.default_rng(0)
     age, income, region = rng.integers(18, 90, rows), rng.lognormal(10, 1, rows), rng.choice(["north", "south", "west"], rows)

@@ -108,11 +108,41 @@ def federated(found: dict[str, Any]) -> str:
     return f"{about}\n\n{table(heads, rows)}"
 
 
+# ---------------------------------------------------------------- tables
+
+CONTENDERS = ("nothing", "declared", "DP-EBM", "DP-SGD")
+
+
+def tables(found: dict[str, Any]) -> str:
+    """Means over seeds: log loss and AUC, or R²."""
+    cells: dict[tuple[str, float, str], list[dict[str, Any]]] = {}
+    for row in found["rows"]:
+        cells.setdefault((row["table"], row["epsilon"], row["model"]), []).append(row)
+    names = list(dict.fromkeys((row["table"], row["epsilon"]) for row in found["rows"]))
+    rows = [
+        [name, f"{epsilon:g}", *(_cell(cells.get((name, epsilon, model))) for model in CONTENDERS)] for name, epsilon in names
+    ]
+    for row in rows:
+        row += [_cell(cells.get((row[0], 0.1, model))) for model in ("not private", "constant")]
+    heads = ["table", "ε", "ours, nothing declared", "ours, declared", "DP-EBM", "DP-SGD", "not private", "constant"]
+    return f"`{found['command']}`; log loss / AUC, or R²; in brackets the seeds.\n\n{table(heads, rows)}"
+
+
+def _cell(rows: list[dict[str, Any]] | None) -> str:
+    if not rows:
+        return "–"
+    if "refused" in rows[0]:
+        return "refused"
+    scores = [sum(row[score] for row in rows) / len(rows) for score in ("loss", "auc", "r2") if score in rows[0]]
+    return " / ".join(f"{score:.3f}" for score in scores) + f" ({len(rows)})"
+
+
 # ---------------------------------------------------------------- pages
 
 PAGES: dict[str, dict[Part, str]] = {
     "assurance.md": {audits: "audits", architectures: "architectures", mutants: "mutants"},
     "federated.md": {federated: "federated"},
+    "defaults.md": {tables: "tables"},
     "benchmarks.md": {networks: "speed", memory: "speed", linear: "speed"},
 }  # the parts of each page, and their files of results
 

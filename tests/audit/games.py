@@ -312,6 +312,8 @@ GAMES: dict[str, Entry] = (
     | _mechanism_games()
     | {
         "survey of column ranges": Entry(surveys.column_ranges, SOME),
+        "survey of knots": Entry(surveys.column_knots, 2 * MANY // 3),
+        "survey of a target's mean": Entry(surveys.mean_target, 2 * MANY // 3),
         "survey of typical norm": Entry(surveys.typical_norm, 2 * SOME),
         "survey of column sizes": Entry(surveys.column_sizes, 2 * MANY // 3),
         "survey of categories, a common one": Entry(surveys.common_category, 2 * SOME),

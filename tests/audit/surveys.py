@@ -108,6 +108,32 @@ def column_sizes() -> Game:
     return _game(ask, votes, tight=True)
 
 
+def column_knots() -> Game:
+    """One histogram between public ends."""
+    low, high = np.array([0.0, -1.0]), np.array([4.0, 2.0])
+
+    def ask(canary: bool, spending: Run, rng: Rng) -> Any:
+        rows = np.concatenate([CANARY, OTHERS]) if canary else OTHERS
+        return surveys.column_knots(
+            lambda: iter([rows]), 20, low, high, knots=4, noise_multiplier=ONE, spending=spending, rng=rng
+        )
+
+    return _game(ask, lambda oracle, canary: _cast(oracle, np.concatenate([CANARY, OTHERS]) if canary else OTHERS), tight=True)
+
+
+def mean_target() -> Game:
+    """The sum of targets, of which the canary's is cut to length 1."""
+
+    def ask(canary: bool, spending: Run, rng: Rng) -> Any:
+        targets = np.concatenate([CANARY if canary else 0 * CANARY, 0.1 * OTHERS])
+        return surveys.mean_target(targets, noise_multiplier=ONE, spending=spending, rng=rng)
+
+    def votes(oracle: Any, canary: bool) -> Vector:
+        return 0.1 * OTHERS.sum(axis=0) + canary * CANARY[0] / np.linalg.norm(CANARY)
+
+    return _game(ask, votes, tight=True)
+
+
 def _categories(own: str, other: int) -> Game:
     """Four columns in which `other` rows have the category "a", and the canary has its own; how often that is named."""
     columns = 4

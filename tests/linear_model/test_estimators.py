@@ -95,12 +95,12 @@ def test_batches_are_poisson_and_paid_as_such(method: str) -> None:
 
 def test_much_budget_gives_the_model_without_privacy() -> None:
     X, y = binary_rows(5000)
-    private = LogisticRegression(epsilon=1e4, bounds=(-1, 1), rounds=1000, random_state=0).fit(X, y)
+    private = LogisticRegression(epsilon=1e4, bounds=(-1, 1), rounds=1000, numeric="linear", random_state=0).fit(X, y)
     plain = PlainLogistic(C=np.inf).fit(X, y)
     np.testing.assert_allclose(private.coef_, plain.coef_, atol=0.25)
     np.testing.assert_allclose(private.predict_proba(X), plain.predict_proba(X), atol=0.03)
     X, y = regression_rows(5000)
-    ridge = Ridge(epsilon=1e4, bounds=(-1, 1), target_bounds=(0, 20), rounds=1000, random_state=0).fit(X, y)
+    ridge = Ridge(epsilon=1e4, bounds=2.0, target_bounds=(0, 20), rounds=1000, random_state=0).fit(X, y)
     np.testing.assert_allclose(ridge.coef_, PlainRidge(alpha=0).fit(X, y).coef_, atol=0.1)
     assert ridge.intercept_ == pytest.approx(10, abs=0.1)
 
@@ -110,7 +110,8 @@ def test_three_classes_have_probabilities_that_add_up_and_learn() -> None:
     X = rng.uniform(-1, 1, (4000, 4))
     y = np.array(["a", "b", "c"])[(X @ rng.standard_normal((4, 3)) * 4 + rng.gumbel(size=(4000, 3))).argmax(axis=1)]
     model = LogisticRegression(epsilon=5.0, random_state=0).fit(X, y)
-    assert model.coef_.shape == (3, 4)
+    assert model.coef_.shape == (3, len(model.get_feature_names_out()))
+    assert LogisticRegression(epsilon=5.0, numeric="linear", random_state=0).fit(X, y).coef_.shape == (3, 4)
     np.testing.assert_allclose(model.predict_proba(X).sum(axis=1), 1.0)
     assert model.score(X, y) > 0.65
 
@@ -136,12 +137,12 @@ def test_wildly_scaled_columns_do_not_matter_although_nobody_declared_them() -> 
 
 def test_estimated_scales_are_paid_for_and_declared_ones_are_not() -> None:
     X, y = binary_rows()
-    asked = LogisticRegression(epsilon=1.0, random_state=0).fit(X, y).privacy_.statement
+    asked = LogisticRegression(epsilon=1.0, random_state=0, numeric="hats").fit(X, y).privacy_.statement
     told = LogisticRegression(epsilon=1.0, bounds=math.sqrt(5), random_state=0).fit(X, y).privacy_.statement
-    assert len(list(atoms(told.event))) == 1
-    assert len(list(atoms(asked.event))) == 3  # column ranges twice, the length of rows once, training
-    assert asked.paid_for
-    assert not told.paid_for
+    assert len(list(atoms(told.event))) == 2  # the shares of the classes, training
+    assert [count for _, count in atoms(asked.event)] == [2, 1, 1, 1, 200]  # and ranges twice, knots, the length of rows
+    assert len(asked.paid_for) == 4
+    assert told.paid_for == ["the shares of the classes, at which the intercept starts"]
     assert any("declared" in line for line in told.assumed_public)
 
 
@@ -325,9 +326,9 @@ def test_a_target_whose_range_cannot_be_learnt_is_warned_about_and_said() -> Non
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, (100, 2))
     with pytest.warns(PrivoptWarning, match="in which range the target lies") as caught:
-        model = Ridge(bounds=(-1, 1), random_state=0).fit(X, 2e5 + X[:, 0])
+        model = Ridge(0.3, bounds=(-1, 1), random_state=0).fit(X, 2e5 + X[:, 0])
     assert [warning.filename for warning in caught if "range" in str(warning.message)] == [__file__]
-    assert "the range of the target (too few rows to tell)" in model.privacy_.statement.text()
+    assert "the range of almost all targets (too few rows to tell)" in model.privacy_.statement.text()
 
 
 def test_text_in_an_array_is_refused_without_quoting_it() -> None:

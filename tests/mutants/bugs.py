@@ -258,6 +258,13 @@ BUGS = (
         ("tests/measure/randomness/test_torch_noise.py",),
     ),
     Bug(
+        "a mean of targets that nobody clips",
+        "measure/surveys.py",
+        "return _mean(_Vectors(targets), 1.0, noise_multiplier, spending, rng)",
+        "return _mean(_Vectors(targets), 1e9, noise_multiplier / 1e9, spending, rng)",
+        ("tests/measure/test_surveys.py",),
+    ),
+    Bug(
         "survey unpaid",
         "measure/surveys.py",
         "    spending.pay([measurement.event(0)])\n",

@@ -6,12 +6,12 @@ Ranges and values are public, or were estimated privately: an encoding reveals n
 common scale already, so training scales them no further.
 """
 
-import itertools
 import math
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +36,8 @@ from privopt.limits import MOST_COLUMNS
 if TYPE_CHECKING:
     import pandas as pd
     import scipy.sparse as sp
+
+    from privopt.perexample.columns import Basis
 
 Known = Numeric | Categorical | Date
 WIDE = 50  # with more features than this, indicators are stored sparsely
@@ -88,6 +90,23 @@ class Encoding:
         """The columns that have to be read as text."""
         listed = {name: kind.values for name, kind in self.columns if isinstance(kind, Categorical)}
         return as_written(listed) + [name for name, kind in self.columns if isinstance(kind, Date)]
+
+    @property
+    def numeric(self) -> tuple[int, ...]:
+        """The places of the features that are numbers."""
+        starts = accumulate((len(features) for _, features in self._blocks), initial=0)
+        return tuple(start for start, (numeric, _) in zip(starts, self._blocks, strict=False) if numeric)
+
+    def features(self, basis: "Basis | None") -> tuple[str, ...]:
+        """The names of what a linear model makes of the features; knots of hats are named in the columns' own units."""
+        from privopt.perexample.columns import Hats
+
+        if not isinstance(basis, Hats):
+            return self.names
+        ranges = {name: (float(kind.low), float(kind.high)) for name, kind in self.columns if isinstance(kind, Numeric)}
+        dates = ((name, kind.years) for name, kind in self.columns if isinstance(kind, Date))
+        ranges |= {f"{name}.year": (float(years.low), float(years.high)) for name, years in dates if years is not None}
+        return tuple(basis.names(self.names, ranges))
 
     @property
     def row_bound(self) -> float:
@@ -237,7 +256,7 @@ def _scale(values: NDArray[np.float64], kind: Numeric) -> NDArray[np.float64]:
 
 class _Dense:
     def __init__(self, size: int, widths: Sequence[int]) -> None:
-        self._rows, self._starts = np.zeros((size, sum(widths))), itertools.accumulate(widths, initial=0)
+        self._rows, self._starts = np.zeros((size, sum(widths))), accumulate(widths, initial=0)
 
     def put_numbers(self, values: NDArray[Any]) -> None:
         self._rows[:, next(self._starts)] = values
@@ -254,7 +273,7 @@ class _Csr:
     """Each row has one entry per block of features, so the arrays of a CSR matrix can be filled in place."""
 
     def __init__(self, size: int, widths: Sequence[int]) -> None:
-        self._shape, self._starts = (size, sum(widths)), enumerate(itertools.accumulate(widths, initial=0))
+        self._shape, self._starts = (size, sum(widths)), enumerate(accumulate(widths, initial=0))
         entries = size * len(widths)
         self._values = np.zeros((size, len(widths)))
         self._features = np.zeros((size, len(widths)), dtype=np.int32 if entries < 2**31 else np.int64)

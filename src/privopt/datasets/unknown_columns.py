@@ -6,6 +6,7 @@ and a list of what was paid for (`find_encoding`).
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,7 +20,6 @@ from privopt.datasets.schema import (
     Schema,
     UnknownCategorical,
     UnknownNumeric,
-    is_unknown,
     kinds,
     looks_like_identifier,
 )
@@ -76,20 +76,30 @@ def find_encoding(
 
     **Guarantee** That of `surveys.column_ranges` and `surveys.categories`, of one row of each person if persons are protected.
     """
-    found, paid = survey_columns(columns if persons is None else columns.take(persons.surveyed), kinds, session)
+    surveyed = columns if persons is None else columns.take(persons.surveyed)
+    found, paid = survey_columns(surveyed, kinds, session, inside_declared=True)
     return Encoding.of(found), paid
 
 
-def survey_columns(columns: Columns, kinds: dict[str, Kind], session: Session) -> tuple[dict[str, Kind], list[str]]:
-    """Estimate what is unknown, on one row of each unit. The kinds of all columns, and what was paid for."""
-    if not any(map(is_unknown, kinds.values())):
-        return kinds, []
+def survey_columns(
+    columns: Columns, kinds: dict[str, Kind], session: Session, *, inside_declared: bool = False
+) -> tuple[dict[str, Kind], list[str]]:
+    """Estimate what is unknown, on one row of each unit. The kinds of all columns, and what was paid for.
+
+    With `inside_declared`, where almost all values of a column lie is surveyed within a declared range too, if there is δ for it.
+    """
     numeric = [name for name, kind in kinds.items() if _has_range(kind)]
+    unknown = len(numeric)
+    if inside_declared and session.budget.delta:
+        numeric += [name for name, kind in kinds.items() if isinstance(kind, Numeric)]
     categorical = [name for name, kind in kinds.items() if isinstance(kind, UnknownCategorical)]
-    noise = share_of(session.noise_for(GaussianDpEvent), RANGES_SHARE, 2 * bool(numeric) + bool(categorical))
+    questions = 2 * bool(numeric) + bool(categorical)
+    if not questions:
+        return kinds, []
+    noise = share_of(session.noise_for(GaussianDpEvent), RANGES_SHARE, questions)
     failure = FAILURE_SHARE * session.budget.delta / (2 if session.budget.neighbours == "replace-one" else 1)
     found, paid = dict(kinds), []
-    if len(numeric) + len(categorical) == len(kinds):
+    if unknown + len(categorical) == len(kinds):
         needed = [surveys.rows_for_a_range(len(numeric), noise)] if numeric else []
         needed += [surveys.rows_for_a_category(len(categorical), noise, failure)] if categorical else []
         if len(columns) < min(needed):
@@ -97,9 +107,7 @@ def survey_columns(columns: Columns, kinds: dict[str, Kind], session: Session) -
                 f"{NOTHING_LEARNT} About {math.ceil(min(needed))} rows that are alike would be enough. Nothing was spent."
             )
     if numeric:
-        ranges = survey_ranges([_numbers(columns, name, kinds[name])[:, None] for name in numeric], noise, session)
-        for name, low, high, known in zip(numeric, ranges.low, ranges.high, ranges.known, strict=True):
-            found[name] = _resolved(kinds[name], float(low), float(high), known=bool(known))
+        found |= _survey_numeric(columns, {name: kinds[name] for name in numeric}, noise, session)
         paid.append(f"the ranges of {', '.join(numeric)}")
     if categorical:
         named = surveys.categories(
@@ -138,11 +146,23 @@ def _numbers(columns: Columns, name: str, kind: Kind) -> Vector:
     """What a column votes with on its range. A number that is missing and marked votes for 0."""
     if isinstance(kind, Date):
         return years(columns[name], kind)
-    assert isinstance(kind, UnknownNumeric)
+    assert isinstance(kind, UnknownNumeric | Numeric)
     return np.nan_to_num(numbers(columns[name], missing=kind.missing))
 
 
+def _survey_numeric(columns: Columns, kinds: dict[str, Kind], noise: float, session: Session) -> dict[str, Kind]:
+    """Ranges of almost all values, within the declared ones; a column that has too few rows to tell keeps what is declared."""
+    ends = [(kind.low, kind.high) if isinstance(kind, Numeric) else (-math.inf, math.inf) for kind in kinds.values()]
+    votes = [_numbers(columns, name, kind)[:, None] for name, kind in kinds.items()]
+    low, high = np.array(ends, dtype=float).T
+    ranges = survey_ranges(votes, noise, session, (low, high))
+    ends_found = zip(kinds.items(), ranges.low, ranges.high, ranges.known, strict=True)
+    return {name: _resolved(kind, float(low), float(high), known=bool(known)) for (name, kind), low, high, known in ends_found}
+
+
 def _resolved(kind: Kind, low: float, high: float, *, known: bool) -> Kind:
+    if isinstance(kind, Numeric):
+        return replace(kind, low=low, high=high)
     assert isinstance(kind, UnknownNumeric | Date)
     if known:
         return kind.between(low, high)

@@ -7,7 +7,13 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, check_X_y, validate_data
+from sklearn.utils.validation import (
+    _check_feature_names_in,
+    check_consistent_length,
+    check_is_fitted,
+    check_X_y,
+    validate_data,
+)
 
 from privopt.datasets import Columns, Encoding, Schema, encode_quietly
 from privopt.errors import InputError, warn
@@ -28,7 +34,7 @@ from privopt.progress import Round, watching
 from privopt.training.linear import Trained, check_linear, loss_facts, too_noisy, train_linear
 from privopt.training.scaling import PublicTable, TrainingRows, draw_rows_of_persons
 from privopt.training.session import Session
-from privopt.training.settings import Bounds, Penalty, Settings
+from privopt.training.settings import Bounds, Numeric, Penalty, Settings
 
 
 class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
@@ -51,6 +57,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         schema: Any = None,
         alpha: float = 0.0,
         penalty: Penalty = "ridge",
+        numeric: Numeric = "auto",
         fit_intercept: bool = True,
         options: Mapping[str, Any] | None = None,
         public: tuple[Any, Any] | None = None,
@@ -71,6 +78,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         self.schema = schema
         self.alpha = alpha
         self.penalty = penalty
+        self.numeric = numeric
         self.fit_intercept = fit_intercept
         self.options = options
         self.public = public
@@ -134,6 +142,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
                 self.encoding_, rows = plan.encode(rows, session)
             trained = self._trainer(rows, loss, settings, session)
         self.n_iter_ = trained.rounds
+        self.columns_ = trained.columns
         names = getattr(self, "feature_names_in_", None)
         others = None if self.ledger is not None else count_fit(width if names is None else names)
         beside = [*trained.statement.beside, *([] if others is None else [others])]
@@ -196,10 +205,23 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
             columns = Columns.of(X)
             if not len(columns):
                 raise InputError("the frame has columns but no rows.")
-            return encode_quietly(self.encoding_, columns) @ self.coef_.T + self.intercept_
-        with no_values_in_errors(X):
-            X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
-        return X @ self.coef_.T + self.intercept_
+            X = encode_quietly(self.encoding_, columns)
+        else:
+            with no_values_in_errors(X):
+                X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        features = X if self.columns_ is None else self.columns_.transform(X)
+        return features @ self.coef_.T + self.intercept_
+
+    def get_feature_names_out(self, input_features: Any = None) -> Vector:
+        """The names of the features that `coef_` is about: of the columns, or of the hats of each.
+
+        `input_features` are names for the columns; without them those of the frame that `fit` was given, or x0, x1, ….
+        """
+        check_is_fitted(self)
+        names = _check_feature_names_in(self, input_features)
+        if self.encoding_ is not None:
+            return np.asarray(self.encoding_.features(self.columns_), dtype=object)
+        return np.asarray(names if self.columns_ is None else self.columns_.names(names.tolist()), dtype=object)
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters, as scikit-learn does."""

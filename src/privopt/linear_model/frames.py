@@ -61,6 +61,7 @@ class TablePlan:
             rows,
             matrix=encode_quietly(encoding, self.columns),
             encoded=True,
+            numeric=encoding.numeric,
             bounds=length_bound(encoding, self.kinds, session),
             public=None if rows.public is None else replace(rows.public, matrix=encode_quietly(encoding, rows.public.matrix)),
             assumed_public=[*rows.assumed_public, *self._declared],

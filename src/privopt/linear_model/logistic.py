@@ -20,7 +20,7 @@ from privopt.privacy.budget import Neighbours
 from privopt.privacy.ledger import Ledger
 from privopt.progress import Round
 from privopt.training.linear import describe_classes
-from privopt.training.settings import Bounds, Penalty
+from privopt.training.settings import Bounds, Numeric, Penalty
 
 
 class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]  # scikit-learn is untyped
@@ -41,6 +41,8 @@ class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[m
     bounds : what is publicly known of rows of numbers: their l2 norm (a number), or a pair (low, high) of column ranges.
     schema : what is publicly known of the columns of a frame: a `Schema`, what its JSON file holds, or the path of that file.
     classes : the labels, declared. A row of another label has no gradient, n stays, and no error tells that there is one.
+    numeric : "linear" is a coefficient for each column; "hats" a piecewise-linear function of each column of a dense X, with
+        knots from a private survey; "auto" decides by n, d and the budget. `get_feature_names_out()` names what `coef_` is about.
     alpha, penalty : strength and kind ("ridge" or "nonconvex") of a regulariser of the scaled coefficients, not the intercept.
     method, options : a name of `privopt.methods.METHODS`, or a `Method` of your own; and its own settings, by name.
     public : rows and targets (X, y) that are not private, for methods that use some.
@@ -72,6 +74,7 @@ class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[m
         classes: Sequence[Any] | None = None,
         alpha: float = 0.0,
         penalty: Penalty = "ridge",
+        numeric: Numeric = "auto",
         fit_intercept: bool = True,
         options: Mapping[str, Any] | None = None,
         public: tuple[Any, Any] | None = None,
@@ -93,6 +96,7 @@ class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[m
             schema=schema,
             alpha=alpha,
             penalty=penalty,
+            numeric=numeric,
             fit_intercept=fit_intercept,
             options=options,
             public=public,

@@ -17,7 +17,7 @@ from privopt.privacy.accountants import Accountant
 from privopt.privacy.budget import Neighbours
 from privopt.privacy.ledger import Ledger
 from privopt.progress import Round
-from privopt.training.settings import Bounds, Penalty
+from privopt.training.settings import Bounds, Numeric, Penalty
 
 
 class _Regressor(RegressorMixin, PrivateLinearModel, ABC):  # type: ignore[misc]  # scikit-learn is untyped
@@ -40,6 +40,7 @@ class _Regressor(RegressorMixin, PrivateLinearModel, ABC):  # type: ignore[misc]
         target_bounds: tuple[float, float] | None = None,
         alpha: float = 0.0,
         penalty: Penalty = "ridge",
+        numeric: Numeric = "auto",
         fit_intercept: bool = True,
         options: Mapping[str, Any] | None = None,
         public: tuple[Any, Any] | None = None,
@@ -61,6 +62,7 @@ class _Regressor(RegressorMixin, PrivateLinearModel, ABC):  # type: ignore[misc]
             schema=schema,
             alpha=alpha,
             penalty=penalty,
+            numeric=numeric,
             fit_intercept=fit_intercept,
             options=options,
             public=public,
@@ -106,7 +108,7 @@ class Ridge(_Regressor):
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(-1, 1, (2000, 3))
     >>> y = X @ [1.0, 2.0, 3.0] + 5
-    >>> model = Ridge(epsilon=3.0, bounds=(-1, 1), target_bounds=(-1, 11), random_state=0).fit(X, y)
+    >>> model = Ridge(epsilon=3.0, bounds=(-1, 1), target_bounds=(-1, 11), numeric="linear", random_state=0).fit(X, y)
     >>> bool(model.score(X, y) > 0.95)
     True
     """
@@ -128,7 +130,7 @@ class HuberRegressor(_Regressor):
     >>> X = rng.uniform(-1, 1, (2000, 3))
     >>> y = X @ [1.0, 2.0, 3.0] + 5
     >>> y[:40] = 1000.0
-    >>> model = HuberRegressor(epsilon=3.0, bounds=(-1, 1), target_bounds=(-1, 11), random_state=0).fit(X, y)
+    >>> model = HuberRegressor(epsilon=3.0, bounds=(-1, 1), target_bounds=(-1, 11), numeric="linear", random_state=0).fit(X, y)
     >>> bool(model.score(X[40:], y[40:]) > 0.9)
     True
     """
@@ -151,6 +153,7 @@ class HuberRegressor(_Regressor):
         target_bounds: tuple[float, float] | None = None,
         alpha: float = 0.0,
         penalty: Penalty = "ridge",
+        numeric: Numeric = "auto",
         fit_intercept: bool = True,
         options: Mapping[str, Any] | None = None,
         public: tuple[Any, Any] | None = None,
@@ -172,6 +175,7 @@ class HuberRegressor(_Regressor):
             schema=schema,
             alpha=alpha,
             penalty=penalty,
+            numeric=numeric,
             fit_intercept=fit_intercept,
             options=options,
             public=public,

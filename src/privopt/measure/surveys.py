@@ -20,6 +20,7 @@ from privopt.measure.mechanisms import gaussian
 from privopt.measure.queries import gradient
 from privopt.measure.randomness import Rng
 from privopt.measure.samplers import full_batch
+from privopt.perexample.columns import Knots
 from privopt.perexample.design import Design
 from privopt.perexample.grads import PerExampleVectors, Rows, Vector
 from privopt.privacy.events import FailureDpEvent
@@ -27,13 +28,15 @@ from privopt.privacy.ledger import Run
 from privopt.state import PublicState
 
 TAIL = 0.01  # share of rows that may lie outside a range
-COVERED = 0.9  # share of rows that occupied bins have to hold for a range to be trusted
+COVERED = 0.95  # share of rows that occupied bins have to hold for a range to be trusted
 TYPICAL = 0.95  # share of rows that are no longer than the typical row
 _LOWEST, _HIGHEST = -30, 50  # powers of two between which values are distinguished
 _ZERO = _HIGHEST - _LOWEST + 1
 _MAGNITUDES = 2 * _ZERO + 1
 _ZOOM = 64  # bins of the second histogram
 _PER_OCTAVE = 4  # bins per power of two, for the lengths of rows
+MOST_KNOTS = 32  # of a column of few values
+_SURE, _LIKELY = 3.0, 2.0  # standard deviations of its noise that a count needs to be of a value, or to be followed by knots
 
 Blocks = Callable[[], Iterator[Vector]]  # the columns' values, a block of rows at a time
 
@@ -90,6 +93,61 @@ def column_ranges(blocks: Blocks, size: int, columns: int, *, noise_multiplier: 
         zoomed |= now
     trusted = _threshold(sigma, histogram.size) <= TAIL * size
     return Ranges(low, high, known, trusted)
+
+
+def column_knots(
+    blocks: Blocks, size: int, low: Vector, high: Vector, *, knots: int, noise_multiplier: float, spending: Run, rng: Rng
+) -> tuple[Knots | tuple[()], ...]:
+    """Estimate knots for the columns of these ranges, at most `knots` of them per column on average; none for a constant.
+
+    Columns of few values have a knot at each of them, with knots that other such columns leave. The knots of other columns are at
+    both ends and at quantiles, for which no bin counts more than one knot's share. Without the knot nearest to the fullest bin,
+    most rows are sparse where a column is mostly one value.
+
+    **Guarantee** One histogram of 64 equal bins between public ends, of one vote per column and example: l2 sensitivity
+    √columns. Event: Gaussian(z), paid before the rows are read. Knots follow from the noisy counts only.
+    """
+    columns, span = len(low), np.where(high > low, high / 2 - low / 2, 1.0)
+
+    def position(values: Vector) -> Vector:
+        share = np.nan_to_num((np.clip(values, low, high) / 2 - low / 2) / span)
+        return np.clip(share * _ZOOM, 0, _ZOOM - 1).astype(np.int64)
+
+    counts = _Votes(blocks, position, _ZOOM, size, columns).ask(noise_multiplier, spending, rng)
+    sigma = noise_multiplier * math.sqrt(columns)
+    sure, likely = (np.where(counts > times * sigma, counts, 0.0) for times in (_SURE, _LIKELY))
+    likely[~likely.any(axis=1)] = 1.0  # nothing is known: equal bins
+    held = (sure > 0).sum(axis=1)
+    every = sure.sum(axis=1) > (1 - TAIL) * size - 2 * sigma * np.sqrt(held)  # row is in a bin that is seen
+    few = every & (held > 1) & (held <= MOST_KNOTS)
+    free = knots * few.sum()
+    most = max((each for each in range(2, MOST_KNOTS + 1) if np.minimum(held[few], each).sum() <= free), default=2)
+    parts = zip(counts, np.where(few[:, None], sure, likely), few, low, high, strict=True)
+    return tuple(
+        _place_knots(found, shares, most if each else knots, float(start), float(end), each=bool(each) and held[place] <= most)
+        if end > start
+        else ()
+        for place, (found, shares, each, start, end) in enumerate(parts)
+    )
+
+
+def _place_knots(counts: Vector, shares: Vector, most: int, low: float, high: float, *, each: bool) -> Knots:
+    """Knots between low and high: at both ends and at quantiles in between, or at each bin that holds rows and at empty ends."""
+    bins = len(counts)
+    if each:
+        places = (np.flatnonzero(shares) + 0.5) / bins
+        places = np.unique([0.0 if not shares[0] else places[0], *places, 1.0 if not shares[-1] else places[-1]])
+    else:
+        shares = shares / shares.sum()
+        for _ in range(most):  # a bin that is cut leaves more to the others
+            shares = np.minimum(shares, 1 / most)
+            shares /= shares.sum()
+        below = np.concatenate([[0.0], np.cumsum(shares)])
+        rising = np.concatenate([[True], np.diff(below) > 0])
+        edges = np.interp(np.linspace(0, 1, most)[1:-1], below[rising], np.flatnonzero(rising))
+        places = np.unique(np.round([0, *edges, bins])) / bins
+    at = [low * (1 - place) + high * place for place in places.tolist()]
+    return Knots(tuple(at), int(np.abs(places - (counts.argmax() + 0.5) / bins).argmin()))
 
 
 def typical_norm(norms: Vector, *, noise_multiplier: float, spending: Run, rng: Rng) -> float | None:
@@ -150,6 +208,31 @@ def column_sizes(design: Design, *, bound: float, noise_multiplier: float, spend
     """
     noisy = _mean(_Sizes(design), bound, noise_multiplier, spending, rng)
     return np.maximum(noisy, 2 * noise_multiplier * bound / len(design))
+
+
+def mean_target(targets: Vector, *, noise_multiplier: float, spending: Run, rng: Rng) -> Vector:
+    """Estimate the mean of vectors of length at most 1: the shares of classes, or a target on [−1, 1].
+
+    **Guarantee** Query: the sum of the rows of `targets`, each clipped to l2 length 1. Event: Gaussian(z), paid before they are
+    read. A row that is not finite counts as 0.
+    """
+    return _mean(_Vectors(targets), 1.0, noise_multiplier, spending, rng)
+
+
+class _Vectors(PerExampleVectors):
+    """An oracle whose per-example vectors are the rows of an array."""
+
+    def __init__(self, rows: Vector) -> None:
+        self._rows, self.size = rows, len(rows)
+
+    def __call__(self, parameters: Vector, rows: Rows) -> "_Vectors":
+        return self
+
+    def norms(self, order: int) -> Vector:
+        return np.linalg.norm(self._rows, ord=order, axis=1)
+
+    def weighted_sum(self, weights: Vector) -> Vector:
+        return weights @ np.where((weights == 0)[:, None], 0.0, self._rows)
 
 
 class _Sizes(PerExampleVectors):

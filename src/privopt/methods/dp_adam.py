@@ -58,4 +58,5 @@ METHOD = Method(
         "bias_correction": FLAG,
         "release": SLOT,
     },
+    tables=True,
 )

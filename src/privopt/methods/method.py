@@ -133,6 +133,9 @@ class Method:
     convex: bool = False  # whether it is defined for convex objectives only
     bounded: bool = False  # whether it needs gradients of bounded length
     noisy: bool = True  # whether it adds noise
+    tables: bool = (
+        False  # whether its defaults are made for tables: hats of numeric columns, an intercept that starts at the mean
+    )
     uses_public: bool = False  # whether it uses public data
     uses_scale: bool = False  # or else a scale of the coordinates
     public_batch: int | None = 64  # public examples at a time: the mean gradient of more tells less of their size; None: all

@@ -22,6 +22,17 @@ privacy. What matters is the *displacement by noise* that we allow, κ/R; a row 
 The mean of the last half of the iterates is released, which averages out most of the noise that the last one still carries;
 except for plain descent, which is still on its way and releases the last.
 
+Numeric columns of tables. A column with m knots is m − 1 hats. A row's part of it has the same length whatever m is, so the noise
+on the scores of rows is the same, too; but each hat is learnt from its part of the rows, and Adam moves all of them by κ/R in the
+same time. So the number of features is limited: to one for each 9 of nμ, and to one for each 100 rows, since data have noise of
+their own. The numeric columns share what the others leave: one knot for each 115 of nμ, at most 16 each. With fewer than 3,
+columns stay lines. The numbers are empirical.
+
+The start. Rounds of noise are a bad way to learn how rare a class is: an intercept has to travel log(1/p) there. Its shares are
+measured once, to ±0.05 if that costs a quarter of the squared budget or less, and with a fiftieth of it if they come cheaper.
+
+Rounds. Where q exceeds 200, what is left to learn is worth time: q rounds, up to 1000.
+
 Networks. Near its start a network is a linear model, score(x) ≈ score₀(x) + ∇score(x)·(θ − θ₀), with the gradient of its score as
 the row. So the rule is the same, with the length G of a typical gradient in the place of R, measured on made-up examples. It
 differs where a network does:
@@ -55,8 +66,33 @@ MOMENTUM = 0.9
 PASSES = 30  # over the data, at most
 ROUNDS = {"linear": 200, "network": 300}
 DESCENT_ROUNDS = 400  # of a linear model
+MOST_LINEAR_ROUNDS = 1000  # when the budget is large, so that what is left to learn is worth the time
 Arguments = dict[str, Any]  # of a recipe, by name
 Kind = Literal["adaptive", "momentum", "descent"]  # divides by the size of gradients; rolls on; neither
+
+
+LEAST_KNOTS, MOST_KNOTS = 3, 16
+QUALITY_OF_A_FEATURE = 9.0  # nμ for each feature of a model with hats
+ROWS_OF_A_FEATURE = 100
+QUALITY_OF_A_KNOT = 115.0  # nμ for each knot of a column
+
+
+def column_knots(size: int, numeric: int, others: int, single_release_noise: float) -> int:
+    """The most knots of each of the `numeric` columns; 2 stands for a line. See the top of this file."""
+    features = min(size / (QUALITY_OF_A_FEATURE * single_release_noise), size / ROWS_OF_A_FEATURE)
+    shared = (features - others) / max(numeric, 1)
+    asked = min(shared, size / (QUALITY_OF_A_KNOT * single_release_noise), MOST_KNOTS)
+    return int(asked) if asked >= LEAST_KNOTS else 2
+
+
+START_ERROR = 0.05  # of what an intercept starts at, if that costs between these shares of the squared budget
+START_SHARES = (0.02, 0.25)
+
+
+def start_share(size: int, single_release_noise: float) -> float:
+    """The share of the squared budget that measures what an intercept starts at. See the top of this file."""
+    least, most = START_SHARES
+    return min(max((single_release_noise / (START_ERROR * size)) ** 2, least), most)
 
 
 def default_rounds(problem: Problem, *, descent: bool = False) -> int:
@@ -65,7 +101,10 @@ def default_rounds(problem: Problem, *, descent: bool = False) -> int:
         return problem.chosen.rounds
     least = ROUNDS[problem.model]
     if problem.batch == problem.size:
-        return DESCENT_ROUNDS if descent and problem.model == "linear" else least
+        if problem.model != "linear":
+            return least
+        quality = problem.size / (max(problem.single_release_noise, 1e-12) * problem.width)
+        return round(max(DESCENT_ROUNDS if descent else least, min(quality, MOST_LINEAR_ROUNDS)))
     amplified = 2 * (problem.size / (problem.single_release_noise * problem.batch)) ** 2
     return round(max(float(least), min(amplified, PASSES * problem.size / problem.batch)))
 

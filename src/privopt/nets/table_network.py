@@ -156,7 +156,9 @@ def train_table_network(
     columns = np.ones(inputs) if scales.frame.scale is None else scales.frame.scale
     frame = Frame(scales.frame.centre, columns * scales.row_norm / LENGTH, intercept=0.0)
     centre, unit = scales.target
-    loss, values = _loss(rows.targets, classes, centre, unit)
+    with np.errstate(all="ignore"):  # a warning would tell something about the data
+        used = scales.applied(rows)
+    loss, values = _loss(used.targets, classes, centre, unit)
     model = build_mlp(inputs, hidden, facts.outputs, session.rng)
     typical = gradient_norm(model, inputs)
     problem = Problem(
@@ -171,7 +173,7 @@ def train_table_network(
         single_release_noise=session.single_release_noise(),
         regularizer=ridge(settings.alpha, _weights(model)) if settings.alpha else None,
     )
-    table = Rows(rows.matrix, frame, values)
+    table = Rows(used.matrix, frame, values)
     oracle = table.oracle(model, loss)
     job = _lead(table, loss, oracle)
     asked: Any = oracle if job is None else RankedOracle(oracle, job.ranks, job.split)  # whose vectors are only ever summed
@@ -200,7 +202,8 @@ def train_table_network(
             **({} if job is None else job.settings),
         },
     )
-    return layers, Trained(slopes, intercepts, statement, released.rounds, released.stopped_early)
+    trained = Trained(slopes, intercepts, statement, released.rounds, released.stopped_early, scales.columns)
+    return layers, trained
 
 
 def _lead(table: Rows, loss: nn.Module, oracle: TorchOracle) -> Job | None:

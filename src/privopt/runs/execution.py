@@ -301,8 +301,14 @@ def _train(prepared: _Prepared, folder: RunFolder, observer: Observer | None) ->
         else:
             train = train_linear if request.search is None else partial(search_linear, search=request.search)
             trained = train(rows, loss_of_task(prepared.task, len(prepared.classes)), settings, session)
-    names = tuple(encoding.names if encoding is not None else prepared.table.names)
-    model = SavedModel(prepared.task, trained.slopes, trained.intercepts, names, prepared.classes, encoding, tuple(hidden))
+    columns = trained.columns
+    if encoding is not None:
+        names = encoding.features(columns)
+    else:
+        names = tuple(prepared.table.names if columns is None else columns.names(prepared.table.names))
+    model = SavedModel(
+        prepared.task, trained.slopes, trained.intercepts, names, prepared.classes, encoding, columns, tuple(hidden)
+    )
     folder.finish(model, trained.statement)
     checkpoint.remove()
     return folder
@@ -339,6 +345,7 @@ def _rows(prepared: _Prepared, session: Session) -> tuple[TrainingRows, Encoding
         persons=persons,
         assumed_public=_taken_as_public(prepared),
         paid_for=paid,
+        numeric=() if encoding is None else encoding.numeric,
     )
     return found, encoding
 

@@ -267,7 +267,9 @@ def _train(
         if prepared.task == "regress":
             slopes, intercepts = slopes * unit, intercepts * unit + centre
     check_finite(slopes, intercepts, *(part for layer in hidden for part in layer))
-    return SavedModel(prepared.task, slopes, intercepts, encoding.names, prepared.classes, encoding, tuple(hidden)), statement
+    return SavedModel(
+        prepared.task, slopes, intercepts, encoding.names, prepared.classes, encoding, hidden=tuple(hidden)
+    ), statement
 
 
 def _model(prepared: Prepared, encoding: Encoding, scales: Scales, session: Session) -> tuple[Frame, Vector, ModelFacts, Any]:

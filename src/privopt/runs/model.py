@@ -17,6 +17,7 @@ from privopt.datasets import Encoding, Table
 from privopt.datasets.readers import read_json
 from privopt.datasets.schema import shortened
 from privopt.errors import InputError
+from privopt.perexample.columns import Basis, basis_from_json
 from privopt.perexample.grads import Vector
 
 FORMAT = "privopt-model-1"
@@ -28,7 +29,8 @@ class SavedModel:
     """A linear model, or a network: scores are units × slopes + intercepts.
 
     Units are the rows themselves or, in a network, what its hidden layers make of them: tanh(units × weights + biases), one
-    layer after the other. Rows are a table's columns through `encoding`, or, without one, the features `names` as they are.
+    layer after the other. Rows are a table's columns through `encoding`, or, without one, its features as they are; then
+    `columns`, if there are any, clip them or make hats of them. `names` are the features that come of it.
     """
 
     task: Task
@@ -37,6 +39,7 @@ class SavedModel:
     names: tuple[str, ...]
     classes: tuple[str, ...] = ()
     encoding: Encoding | None = None
+    columns: Basis | None = None
     hidden: tuple[tuple[Vector, Vector], ...] = ()  # weights (units × units of the layer before) and biases
 
     def text_columns(self, target: str | None) -> list[str]:
@@ -58,12 +61,17 @@ class SavedModel:
             )
         else:
             matrix = table.matrix
-            if matrix.shape[1] != len(self.names):
-                raise InputError(f"{table.name} has {matrix.shape[1]} features, but this model was trained on {len(self.names)}.")
-        units = matrix
+            if matrix.shape[1] != self.inputs:
+                raise InputError(f"{table.name} has {matrix.shape[1]} features, but this model was trained on {self.inputs}.")
+        units: Any = matrix if self.columns is None else self.columns.transform(matrix)
         for weights, biases in self.hidden:
             units = np.tanh(np.asarray(units @ weights.T) + biases)
         return np.asarray(units @ self.slopes.T) + self.intercepts
+
+    @property
+    def inputs(self) -> int:
+        """The number of columns before they are clipped or become hats."""
+        return len(self.names) if self.columns is None else self.columns.inputs
 
     def probabilities(self, table: Table) -> Vector:
         """(rows, classes)."""
@@ -82,6 +90,7 @@ class SavedModel:
             "classes": list(self.classes),
             "names": list(self.names),
             "encoding": None if self.encoding is None else self.encoding.to_json(),
+            **({} if self.columns is None else {"columns": self.columns.to_json()}),
             "hidden": [len(biases) for _, biases in self.hidden],
             "activation": "tanh" if self.hidden else None,
             "sha256": hashlib.sha256(numbers).hexdigest(),
@@ -108,6 +117,7 @@ class SavedModel:
                 tuple(meaning["names"]),
                 tuple(meaning["classes"]),
                 encoding,
+                None if (columns := meaning.get("columns")) is None else basis_from_json(columns),
                 tuple(
                     (arrays[f"hidden.{place}.weights"], arrays[f"hidden.{place}.biases"])
                     for place in range(len(meaning["hidden"]))
@@ -124,7 +134,9 @@ class SavedModel:
             or not all(isinstance(name, str) for name in (*model.names, *model.classes))
             or not all(isinstance(width, int) for width in widths)
             or (model.task == "classify") != (len(model.classes) >= 2)
-            or (encoding is not None and encoding.names != model.names)
+            or (encoding is not None and len(encoding.names) != model.inputs)
+            or (encoding is not None and encoding.features(model.columns) != model.names)
+            or (model.columns is not None and model.columns.width != len(model.names))
             or activation != ("tanh" if model.hidden else None)
             or len(arrays) != 2 * len(layers)
             or any(

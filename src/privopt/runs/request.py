@@ -90,7 +90,7 @@ class Request:
             "neighbours": self.neighbours,
             "task": self.task,
             "model": self.model,
-            "settings": asdict(self.settings),
+            "settings": {name: value for name, value in asdict(self.settings).items() if (name, value) != ("numeric", "auto")},
             "schema": None if self.schema is None else self.schema.to_json(),
             "public": None if self.public is None else str(self.public.absolute()),
             "seed": self.seed,

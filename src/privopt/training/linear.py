@@ -8,6 +8,7 @@ is how large the gradient of each column's coefficient typically is, up to a fac
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ from privopt.methods.problem import (
     multinomial_facts,
     squared_facts,
 )
+from privopt.methods.rules import LEAST_KNOTS, START_SHARES, column_knots, start_share
+from privopt.perexample.columns import Basis, Hats, UnitRows
 from privopt.perexample.design import Design, Frame, LimitedDesign
 from privopt.perexample.grads import Vector
 from privopt.perexample.linear_oracle import LinearOracle, PublicRows
@@ -42,7 +45,16 @@ from privopt.privacy.calibration import calibrate
 from privopt.privacy.events import GaussianDpEvent
 from privopt.privacy.statement import Statement
 from privopt.recipe import Recipe
-from privopt.training.scaling import INTERCEPT, NORM_SHARE, Scales, TrainingRows, check_declared, find_scales, share_of
+from privopt.training.scaling import (
+    INTERCEPT,
+    LINE,
+    NORM_SHARE,
+    Scales,
+    TrainingRows,
+    check_declared,
+    find_scales,
+    share_of,
+)
 from privopt.training.session import Session, check_plan, single_release
 from privopt.training.settings import Settings, check_settings
 
@@ -150,13 +162,14 @@ HOPELESS = 0.5  # noise on one averaged gradient, in clip bounds, that leaves no
 
 @dataclass(frozen=True)
 class Trained:
-    """Slopes (outputs × columns) and intercepts for the data as they were given, and what is claimed about them."""
+    """Slopes (outputs × features) and intercepts for the data as they were given, and what is claimed about them."""
 
     slopes: Vector
     intercepts: Vector
     statement: Statement
     rounds: int
     stopped_early: bool
+    columns: Basis | None = None  # what the columns become before they meet the slopes
 
 
 def check_linear(
@@ -188,14 +201,19 @@ def train_linear(rows: TrainingRows, loss: Callable[[float], Loss], settings: Se
     method = check_linear(settings, facts, size=size, columns=columns, budget=session.budget, public=public, unit=rows.unit)
     check_columns(rows, settings.options)
     check_declared(rows)
-    scales = find_scales(rows, session, fit_intercept=settings.fit_intercept)
+    knots = _knots(rows, method, settings, session)
+    unit_rows = method.tables and rows.public is None and settings.numeric != "linear"
+    scales = find_scales(rows, session, fit_intercept=settings.fit_intercept, knots=knots, unit_rows=unit_rows)
+    with np.errstate(all="ignore"):  # a warning would tell something about the data
+        used = scales.applied(rows)
     centre, unit = scales.target
     fitted = loss(unit if rows.regression else 1.0)
-    side = find_side_facts(rows, method, settings.options, scales, fitted, session)
-    problem = _problem(settings, fitted, scales, rows, session, side)
-    with np.errstate(all="ignore"):  # a warning would tell something about the data
-        oracle = _oracle(rows, scales, fitted, None if method.row_limit is None else method.row_limit(problem))
-    released = session.train(method, problem, oracle, np.zeros(oracle.dimension), run=_run_on_one_thread)
+    side = find_side_facts(used, method, settings.options, scales, fitted, session)
+    started, paid = _start(used, method, settings, scales, fitted.outputs, session)
+    problem = _problem(settings, fitted, scales, used, session, side)
+    with np.errstate(all="ignore"):
+        oracle = _oracle(used, scales, fitted, None if method.row_limit is None else method.row_limit(problem))
+    released = session.train(method, problem, oracle, started, run=_run_on_one_thread)
     with np.errstate(all="ignore"):
         slopes, intercepts = scales.frame.unfold(released.parameters.reshape(fitted.outputs, -1))
         slopes, intercepts = slopes * unit, intercepts * unit + centre
@@ -209,18 +227,71 @@ def train_linear(rows: TrainingRows, loss: Callable[[float], Loss], settings: Se
             *scales.declared,
             *(side.declared if side else []),
         ],
-        paid_for=[*rows.paid_for, *scales.estimated, *(side.paid_for if side else [])],
+        paid_for=[*rows.paid_for, *scales.estimated, *(side.paid_for if side else []), *paid],
         public_data=[] if rows.public is None else [str(rows.public)],
         settings={
             "method": method.name,
             "rounds": released.rounds,
             **released.settings,
             **({} if rows.persons is None else {"rows of a person, at most": rows.persons.most}),
+            **describe_columns(knots, scales),
             "typical row norm": scales.row_norm,
             "regulariser": f"{settings.penalty} {settings.alpha:g}" if settings.alpha else "none",
         },
     )
-    return Trained(slopes, intercepts, statement, released.rounds, released.stopped_early)
+    return Trained(slopes, intercepts, statement, released.rounds, released.stopped_early, scales.columns)
+
+
+def _knots(rows: TrainingRows, method: Method, settings: Settings, session: Session) -> int:
+    """The most knots of a numeric column: as the user says, or by the rule, for a method whose defaults are made for tables."""
+    if settings.numeric == "linear" or session.budget.delta == 0 or (not rows.encoded and isinstance(rows.bounds, Real)):
+        return LINE
+    if settings.numeric == "auto" and (not method.tables or rows.public is not None):
+        return LINE
+    columns = int(rows.matrix.shape[1])
+    numeric = len(rows.numeric) if rows.encoded else columns
+    asked = column_knots(rows.size, numeric, columns - numeric, session.noise_for(GaussianDpEvent))
+    return max(asked, LEAST_KNOTS) if settings.numeric == "hats" else asked
+
+
+def describe_columns(knots: int, scales: Scales) -> dict[str, str]:
+    """What a statement says of the columns."""
+    if isinstance(scales.columns, Hats):
+        return {"numeric columns": f"piecewise linear, {knots} knots on average"}
+    if isinstance(scales.columns, UnitRows):
+        return {"rows": "divided by their length"}
+    return {}
+
+
+def _start(
+    rows: TrainingRows, method: Method, settings: Settings, scales: Scales, outputs: int, session: Session
+) -> tuple[Vector, list[str]]:
+    """Start parameters, and what was paid for them: all 0, but for an intercept that says what is usual of the target.
+
+    It starts at the log-odds of the noisy shares of the classes, or at the noisy mean of a target on [−1, 1]: a rare class is not
+    to be learnt from rounds of noise. The shares are shrunk towards equal ones, the mean towards 0, by what their noise is
+    expected to add to their distance from that (James and Stein).
+    """
+    width = scales.columns.width if isinstance(scales.columns, Hats) else int(rows.matrix.shape[1])
+    start = np.zeros((outputs, width + bool(settings.fit_intercept)))
+    if not (settings.fit_intercept and method.tables and session.budget.delta):
+        return start.ravel(), []
+    targets = rows.surveyed.targets
+    noise = session.noise_for(GaussianDpEvent)
+    noise = share_of(noise, START_SHARES[0] if rows.regression else start_share(len(targets), noise), 1)
+    centre, unit = scales.target
+    classes = np.arange(max(outputs, 2))
+    vectors = ((targets - centre) / unit)[:, None] if rows.regression else (targets[:, None] == classes).astype(float)
+    mean = surveys.mean_target(vectors, noise_multiplier=noise, spending=session.spending, rng=session.rng)
+    error, equal = noise / len(targets), 0.0 if rows.regression else 1 / len(mean)
+    distance = float(((mean - equal) ** 2).sum())
+    mean = equal + (mean - equal) * max(0.0, 1 - len(mean) * error**2 / max(distance, 1e-300))
+    if rows.regression:
+        start[:, -1] = np.clip(mean, -1.0, 1.0) / scales.frame.intercept
+        return start.ravel(), ["the mean of the target, at which the intercept starts"]
+    logs = np.log(np.clip(mean, min(max(error, 1 / len(targets)), equal), 1.0))
+    start[:, -1] = (logs[1:] - logs[0] if outputs == 1 else logs - logs.mean()) / scales.frame.intercept
+    return start.ravel(), ["the shares of the classes, at which the intercept starts"]
 
 
 def _oracle(rows: TrainingRows, scales: Scales, loss: Loss, row_limit: float | None) -> LinearOracle | PersonOracle:

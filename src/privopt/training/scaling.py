@@ -7,7 +7,7 @@ A row is scaled once. Columns of plain numbers are scaled by a frame, from their
 import hashlib
 import math
 import numbers
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from privopt.measure import surveys
 from privopt.measure.samplers import draw_rows
 from privopt.measure.surveys import Ranges
 from privopt.measure.units import Unit, each_person, each_row
+from privopt.perexample.columns import Basis, Clipped, Hats, UnitRows
 from privopt.perexample.design import CHUNK, Design, Frame, centre_and_scale
 from privopt.perexample.grads import Vector
 from privopt.perexample.persons import Persons
@@ -29,7 +30,11 @@ from privopt.training.settings import Bounds
 
 INTERCEPT = 0.5  # the constant feature, in units of a typical row: the intercept learns at the pace of a strong column
 RANGES_SHARE = 0.08  # of the squared budget goes into column ranges that were not declared,
-NORM_SHARE = 0.02  # and this into the length of a row: together they cost training 5 % more noise
+NORM_SHARE = 0.02  # this into the length of a row,
+TARGET_SHARE = 0.04  # this into the range of the target of a regression,
+KNOTS_SHARE = 0.05  # and this into the knots of numeric columns
+GUESS = 4.0  # where columns whose range is neither declared nor known are clipped: their values may well be standardised
+LINE = 2  # knots of a column that stays a single feature
 NO_TARGET_RANGE = (
     "too few rows to learn privately, at this budget, in which range the target lies, so the model knows values from -1 to 1. "
     'Declare target_bounds=(low, high), or in a schema {"target": {"low": …, "high": …}}.'
@@ -103,6 +108,15 @@ class TrainingRows:
     persons: DrawnRows | None = None
     assumed_public: Sequence[str] = ()
     paid_for: Sequence[str] = ()
+    numeric: Sequence[int] = ()  # the places of encoded columns that are numbers
+
+    def numeric_columns(self, ranges: Ranges | None) -> dict[int, tuple[float, float]]:
+        """The places of the columns that may have knots, and their ranges."""
+        if self.encoded:
+            return dict.fromkeys(self.numeric, (-1.0, 1.0))
+        if ranges is None or sp.issparse(self.matrix):
+            return {}
+        return dict(enumerate(zip(ranges.low.tolist(), ranges.high.tolist(), strict=True)))
 
     @property
     def size(self) -> int:
@@ -125,13 +139,25 @@ class TrainingRows:
 
 @dataclass(frozen=True)
 class Scales:
-    """A frame for the rows, the length of a typical framed row, and where both come from, if the caller does not know."""
+    """What becomes of the columns, a frame for that, the length of a typical framed row, and where all this comes from."""
 
     frame: Frame
     row_norm: float
     target: tuple[float, float]  # a target is (y − centre)/scale
     declared: Sequence[str]
     estimated: Sequence[str]
+    columns: Basis | None = None  # None: columns are framed as they are
+    target_limits: tuple[float, float] = (-math.inf, math.inf)  # to which targets are clipped
+
+    def applied(self, rows: TrainingRows) -> TrainingRows:
+        """The rows before they are framed: their columns within their ranges or as hats, and targets within theirs."""
+        targets = rows.targets
+        if rows.regression:
+            targets = np.clip(targets, *self.target_limits)
+        if self.columns is None:
+            return replace(rows, targets=targets)
+        public = rows.public and replace(rows.public, matrix=self.columns.transform(rows.public.matrix))
+        return replace(rows, matrix=self.columns.transform(rows.matrix), targets=targets, public=public)
 
 
 def check_declared(rows: TrainingRows) -> None:
@@ -145,61 +171,130 @@ def check_declared(rows: TrainingRows) -> None:
         _check_target_bounds(rows.target_bounds)
 
 
-def find_scales(rows: TrainingRows, session: Session, *, fit_intercept: bool) -> Scales:
-    """Scales from declared bounds; what is not declared is surveyed."""
-    ask_columns = rows.bounds is None and not rows.encoded and not sp.issparse(rows.matrix)
-    ask_target = rows.regression and rows.target_bounds is None
-    if session.budget.delta == 0 and (rows.bounds is None or ask_target):
-        missing = [name for name, asked in (("bounds", rows.bounds is None), ("target_bounds", ask_target)) if asked]
-        raise InputError(
-            f"delta is 0, but scales are estimated with Gaussian noise, which needs delta > 0: declare {' and '.join(missing)}."
-        )
+def find_scales(
+    rows: TrainingRows, session: Session, *, fit_intercept: bool, knots: int = LINE, unit_rows: bool = False
+) -> Scales:
+    """Find scales by surveys, inside of what is declared: true bounds may be far wider than almost all values.
+
+    `knots` is how many numeric columns may have on average: `LINE` leaves them one feature. With `unit_rows`, sparse rows of
+    which nothing is declared are divided by their length, which needs no survey.
+    """
     noise = session.noise_for(GaussianDpEvent) if session.budget.delta else math.inf  # of one release that takes all
-    columns, target, declared, estimated = _ranges(rows, session, noise, ask_columns=ask_columns, ask_target=ask_target)
-    centre, scale = (None, None) if columns is None else _frame(columns, sparse=sp.issparse(rows.matrix))
+    declared, estimated = list[str](), list[str]()
+    _check_without_delta(rows, session)
+    target, limits = (0.0, 1.0), (-math.inf, math.inf)
+    if rows.regression:
+        target, limits = _target_range(rows, session, noise, declared, estimated)
+    constant = INTERCEPT if fit_intercept else 0.0
+    columns: Basis | None = None
+    centre, scale = None, None
+    if unit_rows and rows.bounds is None and not rows.encoded and sp.issparse(rows.matrix):
+        columns = UnitRows(int(rows.matrix.shape[1]))
+        return Scales(Frame(intercept=constant), 1.0, target, declared, estimated, columns, limits)
+    ranges = _column_ranges(rows, session, noise, declared, estimated)
+    if knots > LINE and (numeric := rows.numeric_columns(ranges)):
+        columns = _find_hats(rows, numeric, knots, share_of(noise, KNOTS_SHARE, 1), session)
+        estimated.append(f"how the values of {len(numeric)} numeric columns are spread, for {knots} knots of each on average")
+    elif ranges is not None:
+        centre, scale = _frame(ranges, sparse=sp.issparse(rows.matrix))
+        unknown = ~ranges.known & (rows.bounds is None)
+        ends = np.where(unknown, -GUESS, ranges.low), np.where(unknown, GUESS, ranges.high)
+        columns = None if sp.issparse(rows.matrix) else Clipped(*ends)
     row_norm = None
     if isinstance(rows.bounds, numbers.Real):
         row_norm = float(rows.bounds)
         declared.append("the declared length of the rows")
     elif session.budget.delta:
-        norms = Design(rows.surveyed.matrix, Frame(centre, scale, intercept=0.0)).norms(2)
+        surveyed = rows.surveyed.matrix if columns is None else columns.transform(rows.surveyed.matrix)
+        norms = Design(surveyed, Frame(centre, scale, intercept=0.0)).norms(2)
         row_norm = surveys.typical_norm(
             norms, noise_multiplier=share_of(noise, NORM_SHARE, 1), spending=session.spending, rng=session.rng
         )
         estimated.append("the length of a typical row" + (" (too few rows to tell)" if row_norm is None else ""))
     if row_norm is None:
-        row_norm = math.sqrt(rows.matrix.shape[1])  # as if every entry were 1, which is the most that a column's range allows
-    frame = Frame(centre, scale, INTERCEPT * row_norm if fit_intercept else 0.0)
-    return Scales(frame, row_norm, target, [] if rows.encoded else declared, estimated)
+        spread = 3 if rows.bounds is not None and session.budget.delta else 1  # E x² is a third, and x² at most 1, in [−1, 1]
+        row_norm = math.sqrt(rows.matrix.shape[1] / spread)
+    frame = Frame(centre, scale, constant * row_norm)
+    return Scales(frame, row_norm, target, [] if rows.encoded else declared, estimated, columns, limits)
 
 
-def _ranges(
-    rows: TrainingRows, session: Session, noise: float, *, ask_columns: bool, ask_target: bool
-) -> tuple[Ranges | None, tuple[float, float], list[str], list[str]]:
-    """The ranges of the columns (if there are any), the centre and scale of the target, and what was declared or estimated."""
-    columns, declared, estimated = int(rows.matrix.shape[1]), list[str](), list[str]()
-    found, target_bounds = None, rows.target_bounds
-    if ask_columns or ask_target:
-        parts = [rows.surveyed.matrix] if ask_columns else []
-        parts += [rows.surveyed.targets[:, None]] if ask_target else []
-        surveyed = survey_ranges(parts, share_of(noise, RANGES_SHARE if ask_columns else NORM_SHARE, 2), session)
-        if ask_target:
-            if not surveyed.known[-1]:
-                warn(NO_TARGET_RANGE)
-            target_bounds = (float(surveyed.low[-1]), float(surveyed.high[-1]))
-            estimated.append("the range of the target" + ("" if surveyed.known[-1] else " (too few rows to tell)"))
-        if ask_columns:
-            found = Ranges(surveyed.low[:columns], surveyed.high[:columns], surveyed.known[:columns], surveyed.trusted)
-            missed = int((~found.known).sum())
-            estimated.append("the ranges of the columns" + (f" ({missed} had too few rows to tell)" if missed else ""))
-    if not ask_columns and rows.bounds is not None and not isinstance(rows.bounds, numbers.Real):
-        low, high = _column_bounds(rows.bounds, columns)
-        found = Ranges(low, high, np.ones(columns, dtype=bool), trusted=True)
-        declared.append("the declared ranges of the columns")
-    if rows.regression and not ask_target and target_bounds is not None:
+def _check_without_delta(rows: TrainingRows, session: Session) -> None:
+    """Refuse what would have to be surveyed, which needs δ."""
+    if session.budget.delta == 0 and (rows.bounds is None or (rows.regression and rows.target_bounds is None)):
+        asked = {"bounds": rows.bounds is None, "target_bounds": rows.regression and rows.target_bounds is None}
+        raise InputError(
+            "delta is 0, but scales are estimated with Gaussian noise, which needs delta > 0: declare "
+            f"{' and '.join(name for name, missing in asked.items() if missing)}."
+        )
+
+
+def _target_range(
+    rows: TrainingRows, session: Session, noise: float, declared: list[str], estimated: list[str]
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """The centre and scale of the target, and its limits: of almost all targets, within the declared range if there is one."""
+    low, high, inside, certain = -1.0, 1.0, None, True
+    if rows.target_bounds is not None:
+        low, high = map(float, rows.target_bounds)
+        inside = np.array([low]), np.array([high])
         declared.append("the declared range of the target")
-    low_target, high_target = target_bounds or (-1.0, 1.0)
-    return found, ((low_target + high_target) / 2, (high_target - low_target) / 2 or 1.0), declared, estimated
+    if session.budget.delta:
+        found = survey_ranges([rows.surveyed.targets[:, None]], share_of(noise, TARGET_SHARE, 2), session, inside)
+        estimated.append("the range of almost all targets" + ("" if found.known[0] else " (too few rows to tell)"))
+        if inside is None and not found.known[0]:
+            warn(NO_TARGET_RANGE)
+        if inside is None or found.known[0]:
+            low, high = float(found.low[0]), float(found.high[0])
+        certain = inside is not None or bool(found.known[0])
+    return (low / 2 + high / 2, high / 2 - low / 2 or 1.0), ((low, high) if certain and low < high else (-math.inf, math.inf))
+
+
+def _column_ranges(
+    rows: TrainingRows, session: Session, noise: float, declared: list[str], estimated: list[str]
+) -> Ranges | None:
+    """The ranges of columns of plain numbers: of almost all values, within the declared ranges if there are any."""
+    if rows.encoded or isinstance(rows.bounds, numbers.Real):
+        return None
+    columns, inside = int(rows.matrix.shape[1]), None
+    if rows.bounds is not None:
+        inside = _column_bounds(rows.bounds, columns)
+        declared.append("the declared ranges of the columns")
+    if sp.issparse(rows.matrix) or not session.budget.delta:
+        return None if inside is None else Ranges(*inside, np.ones(columns, dtype=bool), trusted=True)
+    found = survey_ranges([rows.surveyed.matrix], share_of(noise, RANGES_SHARE, 2), session, inside)
+    missed = int((~found.known).sum())
+    estimated.append("the ranges of the columns" + (f" ({missed} had too few rows to tell)" if missed else ""))
+    return _with_unseen(found, inside)
+
+
+def _with_unseen(found: Ranges, inside: tuple[Vector, Vector] | None) -> Ranges:
+    """Give columns with nothing but 0 a typical column's range: their other values are too rare to see, not too small."""
+    unseen = found.known & (found.low == 0) & (found.high == 0)
+    reach = np.maximum(np.abs(found.low), np.abs(found.high))[found.known & ~unseen]
+    typical = float(np.median(reach)) if len(reach) else 1.0
+    low, high = np.where(unseen, -typical, found.low), np.where(unseen, typical, found.high)
+    if inside is not None:
+        low, high = np.clip(low, *inside), np.clip(high, *inside)
+    return replace(found, low=low, high=high)
+
+
+def _find_hats(
+    rows: TrainingRows, numeric: Mapping[int, tuple[float, float]], knots: int, noise: float, session: Session
+) -> Hats:
+    """Hats for the numeric columns of these places and ranges; the others stay."""
+    matrix, places = rows.surveyed.matrix, list(numeric)
+    low, high = np.array(list(numeric.values()), dtype=float).T
+    found = surveys.column_knots(
+        lambda: _blocks([matrix], matrix.shape[1], places),
+        int(matrix.shape[0]),
+        low,
+        high,
+        knots=knots,
+        noise_multiplier=noise,
+        spending=session.spending,
+        rng=session.rng,
+    )
+    by_place = dict(zip(places, found, strict=True))
+    return Hats(tuple(by_place.get(place) for place in range(int(matrix.shape[1]))))
 
 
 def share_of(noise: float, share: float, questions: int) -> float:
@@ -210,23 +305,41 @@ def share_of(noise: float, share: float, questions: int) -> float:
     return noise * math.sqrt(questions / share)
 
 
-def survey_ranges(parts: Sequence[Vector], noise_multiplier: float, session: Session) -> Ranges:
-    """The ranges of the columns of these parts of the same rows, estimated privately and paid for."""
+def survey_ranges(
+    parts: Sequence[Vector], noise_multiplier: float, session: Session, inside: tuple[Vector, Vector] | None = None
+) -> Ranges:
+    """The ranges of the columns of these parts of the same rows, estimated privately and paid for.
+
+    Ranges that are declared, `inside`, are promises, infinite where there is none: values are clipped to them, and what is found
+    lies within. A column that has too few rows to tell keeps its declared range, and so does one of which one value only is seen;
+    if 0 is in it, it is made symmetric, so that many small values in a wide range are almost 0, and not almost its end.
+    """
     size, width = parts[0].shape[0], sum(part.shape[1] for part in parts)
-    return surveys.column_ranges(
-        lambda: _blocks(parts, width),
-        size,
-        width,
-        noise_multiplier=noise_multiplier,
-        spending=session.spending,
-        rng=session.rng,
+
+    def blocks() -> Iterator[Vector]:
+        each = _blocks(parts, width)
+        return each if inside is None else (np.clip(block, *inside) for block in each)
+
+    found = surveys.column_ranges(
+        blocks, size, width, noise_multiplier=noise_multiplier, spending=session.spending, rng=session.rng
     )
+    if inside is None:
+        return found
+    low, high = np.clip(found.low, *inside), np.clip(found.high, *inside)
+    as_found = (found.known & (low < high)) | np.isinf(inside[0])
+    farthest, around = np.maximum(*np.abs(inside)), (inside[0] <= 0) & (inside[1] >= 0)
+    wide_low, wide_high = np.where(around, -farthest, inside[0]), np.where(around, farthest, inside[1])
+    return replace(found, low=np.where(as_found, low, wide_low), high=np.where(as_found, high, wide_high))
 
 
-def _blocks(parts: Sequence[Vector], width: int) -> Iterator[Vector]:
+def _blocks(parts: Sequence[Vector | sp.csr_matrix], width: int, places: Sequence[int] | None = None) -> Iterator[Vector]:
+    """A few rows of the parts at a time, side by side; only the columns with these places, if some are named."""
     step = max(1, CHUNK // width)
     for start in range(0, parts[0].shape[0], step):
-        yield np.concatenate([np.asarray(part[start : start + step], dtype=float) for part in parts], axis=1)
+        some = [part[start : start + step] for part in parts]
+        dense = [np.asarray(part if isinstance(part, np.ndarray) else part.toarray(), dtype=float) for part in some]
+        block = np.concatenate(dense, axis=1)
+        yield block if places is None else block[:, places]
 
 
 def _column_bounds(bounds: tuple[Any, Any] | Any, columns: int) -> tuple[Vector, Vector]:
@@ -259,5 +372,4 @@ def _frame(ranges: Ranges, *, sparse: bool) -> tuple[Vector | None, Vector]:
     """
     centre, reach = centre_and_scale(ranges.low, ranges.high, centred=(not sparse) & ((ranges.low > 0) | (ranges.high < 0)))
     reach = np.maximum(reach, np.abs(centre) * (1e-6 if ranges.trusted else 0.25))
-    unseen = reach.max(initial=0.0) or 1.0  # of a column with nothing but 0: what is too rare to see is not made large
-    return (centre if centre.any() else None), np.where(reach > 0, reach, unseen)
+    return (centre if centre.any() else None), np.where(reach > 0, reach, 1.0)

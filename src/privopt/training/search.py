@@ -226,7 +226,8 @@ def _losses(trained: Trained, rows: TrainingRows) -> tuple[Vector, Vector | None
     persons = None if rows.persons is None else rows.persons.trained
     matrix, targets = (rows.matrix, rows.targets) if persons is None else (rows.matrix[persons.rows], rows.targets[persons.rows])
     with np.errstate(all="ignore"):  # a warning would tell something about the data
-        scores = np.asarray(matrix @ trained.slopes.T) + trained.intercepts
+        features = matrix if trained.columns is None else trained.columns.transform(matrix)
+        scores = np.asarray(features @ trained.slopes.T) + trained.intercepts
         if rows.regression:
             losses = np.abs(scores[:, 0] - targets)
         else:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from privopt.errors import InputError
 from privopt.limits import MOST_ROUNDS
@@ -14,6 +14,7 @@ from privopt.methods import Method, check_delta, find_method
 from privopt.methods.problem import Choices, LossFacts, ModelKind
 
 Penalty = Literal["ridge", "nonconvex"]
+Numeric = Literal["auto", "linear", "hats"]  # one feature for each numeric column, or a piecewise-linear function of it
 Bounds = float | tuple[Any, Any] | None  # the length of a row, or the ranges (low, high) of the columns
 
 
@@ -28,6 +29,7 @@ class Settings:
     learning_rate: float | None = None
     bounds: Bounds = None
     target_bounds: tuple[float, float] | None = None
+    numeric: Numeric = "auto"
     fit_intercept: bool = True
     alpha: float = 0.0
     penalty: Penalty = "ridge"
@@ -57,6 +59,10 @@ def check_settings(settings: Settings, loss: LossFacts, model: ModelKind, *, del
         raise InputError(f"rounds is {reprlib.repr(settings.rounds)}, but a run has at most {MOST_ROUNDS}.")
     if not (isinstance(settings.alpha, Real) and 0 <= settings.alpha < math.inf):
         raise InputError(f"alpha is {settings.alpha!r}, but the strength of a regulariser is a finite number ≥ 0.")
+    if settings.numeric not in get_args(Numeric):
+        raise InputError(f"numeric is {reprlib.repr(settings.numeric)}; it is 'auto', 'linear' or 'hats'.")
+    if settings.numeric == "hats" and (public or "scale" in settings.options):
+        raise InputError("numeric='hats' makes other columns, for which there are no public rows or scales: use 'linear'.")
     if settings.penalty not in ("ridge", "nonconvex"):
         raise InputError(f"penalty is {settings.penalty!r}; it is 'ridge' or 'nonconvex'.")
     return method
