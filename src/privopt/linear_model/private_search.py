@@ -44,9 +44,10 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] 
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(-1, 1, (4000, 3))
     >>> y = X[:, 0] + X[:, 1] > 0
-    >>> search = PrivateSearchCV(LogisticRegression(3.0, bounds=(-1, 1), random_state=0), {"rounds": [2, 100]})
-    >>> search.fit(X, y).best_params_, bool(search.best_estimator_.privacy_.statement.epsilon <= 3)
-    ({'rounds': 100}, True)
+    >>> estimator = LogisticRegression(3.0, bounds=(-1, 1), random_state=0)
+    >>> search = PrivateSearchCV(estimator, {"alpha": [0.0, 1000.0]}, trials=10).fit(X, y)
+    >>> search.best_params_, bool(search.privacy_.statement.epsilon <= 3)
+    ({'alpha': 0.0}, True)
     """
 
     def __init__(
