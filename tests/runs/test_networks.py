@@ -120,8 +120,10 @@ def test_the_scores_of_a_saved_network_are_those_of_the_trained_one(tmp_path: Pa
     X = 1000 + 50 * rng.standard_normal((2000, 3))
     np.savez(tmp_path / "rows.npz", X=X, y=X[:, 0] / 7.0)
     asked = Request(file=tmp_path / "rows.npz", target=None, epsilon=5.0, task="regress", model="mlp:8", settings=SHORT, seed=0)
-    saved = runs.start(asked, tmp_path / "run").model().scores(datasets.read(tmp_path / "rows.npz"))
-    framed, _ = Rows(X, kept["frame"], torch.zeros(2000))(list(range(2000)))
+    model = runs.start(asked, tmp_path / "run").model()
+    saved = model.scores(datasets.read(tmp_path / "rows.npz"))
+    assert model.columns is not None  # which clip what lies outside of the ranges
+    framed, _ = Rows(model.columns.transform(X), kept["frame"], torch.zeros(2000))(list(range(2000)))
     theirs = kept["model"](framed).detach().double().numpy()
     line = np.polyfit(theirs[:, 0], saved[:, 0], 1)
     np.testing.assert_allclose(np.polyval(line, theirs), saved, atol=1e-4 * np.ptp(saved))

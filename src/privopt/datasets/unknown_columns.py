@@ -90,8 +90,9 @@ def survey_columns(
     """
     numeric = [name for name, kind in kinds.items() if _has_range(kind)]
     unknown = len(numeric)
-    if inside_declared and session.budget.delta:
-        numeric += [name for name, kind in kinds.items() if isinstance(kind, Numeric)]
+    declared = [name for name, kind in kinds.items() if isinstance(kind, Numeric)]
+    if inside_declared and declared and session.budget.delta:
+        numeric += declared
     categorical = [name for name, kind in kinds.items() if isinstance(kind, UnknownCategorical)]
     questions = 2 * bool(numeric) + bool(categorical)
     if not questions:

@@ -40,7 +40,7 @@ SCORE_SHARE = 0.2  # of the squared budget of a trial measures its score
 TRIALS = 2  # for each candidate, on average
 HELD_OUT = 0.2  # share of the rows that is for scores
 LARGEST_LOSS = 3.0  # log loss of a row, in a score: larger ones count as this; of a regression, half the target's range
-MAY_DIFFER = ("method", "clip_bound", "rounds", "learning_rate", "alpha", "penalty", "fit_intercept", "options")
+MAY_DIFFER = ("method", "numeric", "clip_bound", "rounds", "learning_rate", "alpha", "penalty", "fit_intercept", "options")
 
 
 @dataclass(frozen=True)
