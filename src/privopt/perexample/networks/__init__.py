@@ -10,15 +10,18 @@ from privopt.perexample.networks.loss_modules import per_example
 from privopt.perexample.networks.recorder import Recorder, per_example_gradients, record
 from privopt.perexample.networks.torch_grads import ChunkedGrads, TorchGrads
 from privopt.perexample.networks.torch_oracle import TorchOracle
+from privopt.perexample.networks.torch_persons import PersonGrads, TorchPersonOracle
 from privopt.perexample.networks.unsupported import UnsupportedLayer, UnsupportedLoss, replace_batchnorm
 
 __all__ = [
     "ChunkedGrads",
     "FlatParameters",
     "Layout",
+    "PersonGrads",
     "Recorder",
     "TorchGrads",
     "TorchOracle",
+    "TorchPersonOracle",
     "UnsupportedLayer",
     "UnsupportedLoss",
     "per_example",

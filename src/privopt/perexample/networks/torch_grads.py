@@ -8,7 +8,7 @@ passes over the data once; `norms` and then `weighted_sum` pass twice, with the 
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch import Tensor
 from privopt.errors import CompositionError
 from privopt.perexample.grads import ClipFactors, LayerFactors, clip_weights, where_finite
 from privopt.perexample.networks.factors import Dense, Factor, Shifted
-from privopt.perexample.networks.factors.factor import add_tensors
+from privopt.perexample.networks.factors.factor import Members, add_tensors
 from privopt.perexample.networks.layout import Layout
 from privopt.perexample.networks.model_state import full_precision
 from privopt.perexample.networks.rng import RngState, seed_torch
@@ -72,7 +72,7 @@ class TorchGrads:
         else:
             by_name = dict.fromkeys(self._layout.slices, self._weights(weights))
         with full_precision(self._layout.device):
-            total = torch.zeros(self._layout.size, dtype=self._layout.dtype, device=self._layout.device) if out is None else out
+            total = self._layout.zeros() if out is None else out
             for name, shifted in self._shifted.items():
                 if shifted.cancelled is not None:
                     by_name[name] = shifted.cancelled.add(by_name[name], total[self._layout.slices[name]])
@@ -133,6 +133,16 @@ class TorchGrads:
         """gᵢ + weight · vector, for a public vector."""
         shift = _add_scaled(self._shift, self._vector(vector), weight)
         return TorchGrads(self._layout, self._factors, self.examples, diagonal=self._diagonal, shift=shift)
+
+    def fold(self, members: Members) -> "TorchGrads":
+        """The vectors of these persons: the rows of a person are time steps of one example."""
+        if self._diagonal is not None or self._shift is not None:
+            raise CompositionError("rows are folded into persons before their vectors are scaled or shifted.")
+        if members.steps == 1:
+            return self.take(members.rows.squeeze(1))
+        with full_precision(self._layout.device):
+            factors = {name: factor.fold(members) for name, factor in self._factors.items()}
+        return TorchGrads(self._layout, factors, members.persons)
 
     def take(self, index: Tensor) -> "TorchGrads":
         """These examples."""
@@ -233,20 +243,15 @@ def _add_scaled(one: Tensor | None, other: Tensor | None, weight: float) -> Tens
 
 
 class ChunkedGrads:
-    """The vectors of a batch, computed by `compute(start, stop)` each time they are needed."""
+    """The vectors of a batch, computed by `compute(start, stop)` each time they are needed: a `TorchGrads` or `PersonGrads`."""
 
-    def __init__(self, compute: Callable[[int, int], TorchGrads], examples: int, chunk: int, layout: Layout) -> None:
-        self._compute, self.examples, self._chunk, self._layout = compute, examples, chunk, layout
+    def __init__(self, compute: Callable[[int, int], Any], spans: Sequence[tuple[int, int]], layout: Layout) -> None:
+        self._compute, self._spans, self._layout = compute, spans, layout
+        self.examples = spans[-1][1] if spans else 0
         self._seed = int(torch.randint(2**62, (1,)))  # of dropout: the same for two points in one round
         self._norms: dict[int, Tensor] = {}
 
-    def _spans(self) -> list[tuple[int, int]]:
-        """Chunks of almost the same size: a last chunk of a few examples would take almost as long as the others."""
-        chunks = -(-self.examples // self._chunk)
-        edges = [self.examples * chunk // chunks for chunk in range(chunks + 1)]
-        return list(itertools.pairwise(edges))
-
-    def part(self, start: int, stop: int) -> TorchGrads:
+    def part(self, start: int, stop: int) -> Any:
         """One chunk, with the same random numbers each time."""
         with RngState(self._layout.device).replay():
             seed_torch(self._seed + start)
@@ -255,18 +260,18 @@ class ChunkedGrads:
     def norms(self, order: int = 2) -> Tensor:
         """The l1 or l2 norm of each."""
         if order not in self._norms:
-            self._norms[order] = torch.cat([self.part(*span).norms(order) for span in self._spans()])
+            self._norms[order] = torch.cat([self.part(*span).norms(order) for span in self._spans])
         return self._norms[order]
 
     def layer_norms(self, order: int = 2) -> dict[str, Tensor]:
         """The norm of each example's gradient of each parameter."""
-        parts = [self.part(*span).layer_norms(order) for span in self._spans()]
+        parts = [self.part(*span).layer_norms(order) for span in self._spans]
         return {name: torch.cat([part[name] for part in parts]) for name in self._layout.slices}
 
     def weighted_sum(self, weights: Any, out: Tensor | None = None) -> Tensor:
         """Σ wᵢ gᵢ, flat; added to `out` if that is given."""
-        total = self._total(out)
-        for start, stop in self._spans():
+        total = self._layout.zeros() if out is None else out
+        for start, stop in self._spans:
             if isinstance(weights, dict):
                 own: Any = {name: torch.as_tensor(own)[start:stop] for name, own in weights.items()}
             else:
@@ -276,8 +281,8 @@ class ChunkedGrads:
 
     def clipped_sum(self, clip: ClipFactors, weight: float = 1.0, out: Tensor | None = None) -> Tensor:
         """weight × Σ of the clipped vectors, in one pass over the examples."""
-        total, norms = self._total(out), []
-        for span in self._spans():
+        total, norms = self._layout.zeros() if out is None else out, []
+        for span in self._spans:
             part = self.part(*span)
             part.clipped_sum(clip, weight, total)
             norms.append(part.norms(clip.order))
@@ -301,8 +306,11 @@ class ChunkedGrads:
         """gᵢ + weight · vector."""
         return self._replace(lambda start, stop: self.part(start, stop).shifted(vector, weight))
 
-    def _replace(self, compute: Callable[[int, int], TorchGrads]) -> "ChunkedGrads":
-        return ChunkedGrads(compute, self.examples, self._chunk, self._layout)
+    def _replace(self, compute: Callable[[int, int], Any]) -> "ChunkedGrads":
+        return ChunkedGrads(compute, self._spans, self._layout)
 
-    def _total(self, out: Tensor | None) -> Tensor:
-        return torch.zeros(self._layout.size, dtype=self._layout.dtype, device=self._layout.device) if out is None else out
+
+def cut(examples: int, chunk: int) -> list[tuple[int, int]]:
+    """Chunks of almost the same size: a last chunk of a few examples would take almost as long as the others."""
+    chunks = -(-examples // chunk)
+    return list(itertools.pairwise(examples * piece // chunks for piece in range(chunks + 1)))
