@@ -8,7 +8,7 @@ passes over the data once; `norms` and then `weighted_sum` pass twice, with the 
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from privopt.errors import CompositionError
-from privopt.perexample.grads import ClipFactors, LayerFactors, clip_weights, where_finite
+from privopt.perexample.grads import ClipFactors, LayerFactors, Vector, clip_weights, where_finite
 from privopt.perexample.networks.factors import Dense, Factor, Shifted
 from privopt.perexample.networks.factors.factor import Members, add_tensors
 from privopt.perexample.networks.layout import Layout
@@ -134,10 +134,23 @@ class TorchGrads:
         shift = _add_scaled(self._shift, self._vector(vector), weight)
         return TorchGrads(self._layout, self._factors, self.examples, diagonal=self._diagonal, shift=shift)
 
-    def fold(self, members: Members) -> "TorchGrads":
+    def of_persons(self, counts: Vector) -> "PersonGrads":
+        """The mean gradient of each person; rows stand one person after another, so many each."""
+        if self._diagonal is not None or self._shift is not None or int(counts.sum()) != self.examples:
+            raise CompositionError(
+                f"persons have {int(counts.sum())} rows: those need a gradient each, which is not changed yet."
+            )
+        device, starts, parts = self._layout.device, np.cumsum(counts) - counts, []
+        for steps, places in _alike(counts):
+            each = np.arange(steps)
+            own = each < counts[places, None]
+            rows = torch.from_numpy(starts[places, None] + np.where(own, each, 0)).to(device)
+            weights = torch.from_numpy(own / counts[places, None]).to(device, self._layout.dtype)
+            parts.append((torch.from_numpy(places).to(device), self._fold(Members(rows, weights))))
+        return PersonGrads(parts, len(counts), self._layout)
+
+    def _fold(self, members: Members) -> "TorchGrads":
         """The vectors of these persons: the rows of a person are time steps of one example."""
-        if self._diagonal is not None or self._shift is not None:
-            raise CompositionError("rows are folded into persons before their vectors are scaled or shifted.")
         if members.steps == 1:
             return self.take(members.rows.squeeze(1))
         with full_precision(self._layout.device):
@@ -237,6 +250,80 @@ def _add_scaled(one: Tensor | None, other: Tensor | None, weight: float) -> Tens
     if other is None:
         return one
     return weight * other if one is None else one + weight * other
+
+
+# ---------------------------------------------------------------- persons
+
+
+STEPS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32])  # persons with so many rows, or a few less, are computed together
+
+
+class PersonGrads:
+    """One vector for each person, in parts: persons with about as many rows together. Not private: these are raw gradients."""
+
+    def __init__(self, parts: Sequence[tuple[Tensor, TorchGrads]], examples: int, layout: Layout) -> None:
+        self._parts, self.examples, self._layout = parts, examples, layout
+
+    def norms(self, order: int = 2) -> Tensor:
+        """The l1 or l2 norm of each; infinite for a person without rows."""
+        return self._in_place([part.norms(order) for _, part in self._parts])
+
+    def layer_norms(self, order: int = 2) -> dict[str, Tensor]:
+        """The norm of each person's vector by parameter."""
+        found = [part.layer_norms(order) for _, part in self._parts]
+        return {name: self._in_place([norms[name] for norms in found]) for name in self._layout.slices}
+
+    def weighted_sum(self, weights: Any, out: Tensor | None = None) -> Tensor:
+        """Σ wₚ vₚ, flat; added to `out` if that is given."""
+        total = self._layout.zeros() if out is None else out
+        for places, part in self._parts:
+            if isinstance(weights, dict):
+                own: Any = {name: torch.as_tensor(each)[places] for name, each in weights.items()}
+            else:
+                own = torch.as_tensor(weights)[places]
+            part.weighted_sum(own, total)
+        return total
+
+    def clipped_sum(self, clip: ClipFactors, weight: float = 1.0, out: Tensor | None = None) -> Tensor:
+        """weight × Σ of the clipped vectors; each parameter is a layer."""
+        total = self._layout.zeros() if out is None else out
+        for _, part in self._parts:
+            part.clipped_sum(clip, weight, total)
+        return total
+
+    def count_within(self, bound: float) -> int:
+        """How many vectors have an l2 norm of at most `bound`."""
+        return sum(part.count_within(bound) for _, part in self._parts)
+
+    def minus(self, other: "PersonGrads", weight: float = 1.0) -> "PersonGrads":
+        """vₚ − weight · v′ₚ for the same persons at another point."""
+        pairs = zip(self._parts, other._parts, strict=True)
+        return self._replace([(places, part.minus(its, weight)) for (places, part), (_, its) in pairs])
+
+    def scaled(self, diagonal: Tensor) -> "PersonGrads":
+        """vₚ ⊙ diagonal."""
+        return self._replace([(places, part.scaled(diagonal)) for places, part in self._parts])
+
+    def shifted(self, vector: Tensor, weight: float = 1.0) -> "PersonGrads":
+        """vₚ + weight · vector."""
+        return self._replace([(places, part.shifted(vector, weight)) for places, part in self._parts])
+
+    def _in_place(self, found: Sequence[Tensor]) -> Tensor:
+        norms = torch.full((self.examples,), torch.inf, dtype=self._layout.dtype, device=self._layout.device)
+        for (places, _), own in zip(self._parts, found, strict=True):
+            norms[places] = own
+        return norms
+
+    def _replace(self, parts: Sequence[tuple[Tensor, TorchGrads]]) -> "PersonGrads":
+        return PersonGrads(parts, self.examples, self._layout)
+
+
+def _alike(counts: Vector) -> Iterator[tuple[int, Vector]]:
+    """The places of persons with about as many rows, and how many steps those take; not of persons without rows."""
+    ladder = STEPS if counts.max(initial=0) <= STEPS[-1] else np.union1d(STEPS, counts)
+    steps = ladder.take(ladder.searchsorted(counts)) * (counts > 0)
+    for length in np.unique(steps[steps > 0]):
+        yield int(length), np.flatnonzero(steps == length)
 
 
 # ---------------------------------------------------------------- chunks
