@@ -17,7 +17,7 @@ from torch import Tensor
 
 from privopt.errors import CompositionError
 from privopt.perexample.grads import ClipFactors, LayerFactors, Vector, clip_weights, where_finite
-from privopt.perexample.networks.factors import Dense, Factor, Shifted
+from privopt.perexample.networks.factors import Dense, Factor, Outer, Shifted
 from privopt.perexample.networks.factors.factor import Members, add_tensors
 from privopt.perexample.networks.layout import Layout
 from privopt.perexample.networks.model_state import full_precision
@@ -141,7 +141,8 @@ class TorchGrads:
                 f"persons have {int(counts.sum())} rows: those need a gradient each, which is not changed yet."
             )
         device, starts, parts = self._layout.device, np.cumsum(counts) - counts, []
-        for steps, places in _alike(counts):
+        sequences = any(isinstance(factor, Outer) for factor in self._factors.values())
+        for steps, places in _alike(counts, 0 if sequences else FEW):
             each = np.arange(steps)
             own = each < counts[places, None]
             rows = torch.from_numpy(starts[places, None] + np.where(own, each, 0)).to(device)
@@ -256,6 +257,7 @@ def _add_scaled(one: Tensor | None, other: Tensor | None, weight: float) -> Tens
 
 
 STEPS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32])  # persons with so many rows, or a few less, are computed together
+FEW = 256  # rows, for which a layer takes less time than calling it
 
 
 class PersonGrads:
@@ -318,12 +320,19 @@ class PersonGrads:
         return PersonGrads(parts, self.examples, self._layout)
 
 
-def _alike(counts: Vector) -> Iterator[tuple[int, Vector]]:
-    """The places of persons with about as many rows, and how many steps those take; not of persons without rows."""
+def _alike(counts: Vector, least: int) -> Iterator[tuple[int, Vector]]:
+    """The places of persons with about as many rows, and how many steps those take; not of persons without rows.
+
+    Persons whose steps are fewer than `least` together go with those who have more: each step counts little then.
+    """
     ladder = STEPS if counts.max(initial=0) <= STEPS[-1] else np.union1d(STEPS, counts)
     steps = ladder.take(ladder.searchsorted(counts)) * (counts > 0)
-    for length in np.unique(steps[steps > 0]):
-        yield int(length), np.flatnonzero(steps == length)
+    longest, waiting = int(steps.max(initial=0)), np.zeros(len(counts), dtype=bool)
+    for length in np.unique(steps[steps > 0]).tolist():
+        waiting |= steps == length
+        if int(waiting.sum()) * length >= least or length == longest:
+            yield length, np.flatnonzero(waiting)
+            waiting[:] = False
 
 
 # ---------------------------------------------------------------- chunks
