@@ -53,9 +53,9 @@ class TorchPersonOracle:
         """θ: the model's trainable parameters as one vector, of which they become views."""
         return self._rows.flat
 
-    def __call__(self, parameters: Tensor | None, persons: Any) -> PersonGrads | ChunkedGrads:
-        """The vectors of these persons (None: all) at these parameters (None: the current ones)."""
-        chosen = self._persons if persons is None else self._persons.take(np.asarray(persons))
+    def __call__(self, parameters: Tensor | None, rows: Any) -> PersonGrads | ChunkedGrads:
+        """The vectors of these persons (the rows of a round are persons here; None: all) at these parameters."""
+        chosen = self._persons if rows is None else self._persons.take(np.asarray(rows))
         chunk = self._rows.chunk
         if chunk is None or len(chosen.rows) <= chunk:
             return self._of_rows(parameters, chosen)

@@ -29,13 +29,14 @@ from privopt.perexample.networks.factors.factor import (
     scaled_product,
     squares,
 )
-from privopt.perexample.networks.factors.kernels import squared_lengths_of_two, usable
+from privopt.perexample.networks.factors.kernels import squared_lengths_of_steps, squared_lengths_of_two, usable
 from privopt.perexample.networks.factors.sums import VANISHED, Cancelled, Sum, recompute_doubtful
 
 TRAFFIC = 24  # products that take as long as writing one element of a formed gradient and reading it twice
 KEEP = 1 << 22  # elements of formed gradients that may always be kept for the weighted sum
 SHARE = 2  # … or this many times the elements of a and δ
 
+SHORT = 32  # steps whose products a compiled loop takes faster than many small matrix products
 CUT = 1 << 18  # elements of patches that are cut at a time: they fit a cache
 ALIGNED = 32  # bytes: adding a product to memory with a smaller alignment takes twice as long
 SMALL = 1 << 15  # elements for which that does not matter
@@ -247,7 +248,7 @@ class Outer:
         if self._formed is None and self.groups == 1 and self._time == len(self.terms):
             return self._norms_of_single_steps()
         if self._formed is None and self._gram_is_cheaper():
-            return self._gram_norms()
+            return self._norms_of_few_steps() if self._is_short() else self._gram_norms()
         if self._formed is None and self._may_keep():
             self._formed = self._form(self.buffers)
         if self._formed is not None:
@@ -285,6 +286,16 @@ class Outer:
             add_tensors([squared.sqrt() for squared in own]).square(),
         )
         return recompute_doubtful(self, values, values < CANCELLED * possible, 2, None)
+
+    def _is_short(self) -> bool:
+        """Whether there are only a few steps: the rows of a person."""
+        source, gradients = self.terms[0].source, self.terms[0].gradients
+        few = len(self.terms) == self.groups == 1 and self._time <= SHORT
+        return few and isinstance(source, Signal) and usable(gradients, source.values)
+
+    def _norms_of_few_steps(self) -> Tensor:
+        values, below = squared_lengths_of_steps(self.terms[0].gradients, self.terms[0].source.block(0, self._rows), CANCELLED)
+        return values if below is None else recompute_doubtful(self, values, below, 2, None)
 
     def _gram_norms(self) -> Tensor:
         p = self._sides[0]
