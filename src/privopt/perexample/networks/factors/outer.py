@@ -294,8 +294,9 @@ class Outer:
         return few and isinstance(source, Signal) and usable(gradients, source.values)
 
     def _norms_of_few_steps(self) -> Tensor:
-        values, below = squared_lengths_of_steps(self.terms[0].gradients, self.terms[0].source.block(0, self._rows), CANCELLED)
-        return values if below is None else recompute_doubtful(self, values, below, 2, None)
+        source, gradients = self.terms[0].source, self.terms[0].gradients
+        values, doubtful = squared_lengths_of_steps(gradients, source.block(0, self._rows), CANCELLED)
+        return values if doubtful is None else recompute_doubtful(self, values, doubtful, 2, None)
 
     def _gram_norms(self) -> Tensor:
         p = self._sides[0]
