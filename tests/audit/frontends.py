@@ -7,6 +7,7 @@ row is one that adds nothing: the number of rows is public. Both fits have to pl
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -24,6 +25,7 @@ from tests.audit.transcripts import Start
 
 ROWS = 8
 FAR = 1e3  # the length of the canary's row; rows are declared to have length 1
+IDS = np.repeat(np.arange(ROWS), [3, 1, 2, 1, 2, 1, 1, 1])  # of persons; the first is the canary, with three rows
 HUGE = 1e9  # the canary's target; targets are declared to lie in [−1, 1]
 
 Table = tuple[Vector, Vector]
@@ -72,10 +74,9 @@ def table(canary: float, *, columns: int = 2, others: bool = True) -> Table:
 
 
 def people(canary: float) -> tuple[Vector, Vector, Vector]:
-    """Eight persons: the first is the canary, with three rows, the others have one or two. Rows, targets and ids."""
+    """Eight persons. Rows, targets and ids."""
     X, y = table(canary)
-    ids = np.repeat(np.arange(ROWS), [3, 1, 2, 1, 2, 1, 1, 1])
-    return X[ids], y[ids], ids
+    return X[IDS], y[IDS], IDS
 
 
 def linear(
@@ -114,9 +115,10 @@ def network(
     others: bool = True,
     batch_size: int = ROWS,
     options: Mapping[str, Any] | None = None,
+    persons: bool = False,
     **given: Any,
 ) -> Captured:
-    """What `fit` hands to the loop; the first input is the canary's."""
+    """What `fit` hands to the loop; the first input is the canary's. With `persons`, inputs are those of persons with `IDS`."""
     import torch
 
     from privopt.nets import fit, fitting
@@ -129,8 +131,9 @@ def network(
             fitted = fit(
                 model(),
                 weighted,
-                (inputs, targets),
-                budget=budget,
+                (inputs[IDS], targets[IDS]) if persons else (inputs, targets),
+                budget=replace(budget, unit="person") if persons else budget,
+                persons=IDS if persons else None,
                 method=method,
                 batch_size=batch_size,
                 options=dict(options or {}),

@@ -262,11 +262,11 @@ def _network(method: str) -> Game:
     return _game(captured, f"network {method}", alone=method not in WITH_LOOP)
 
 
-def _architecture(name: str) -> Game:
+def _architecture(name: str, *, persons: bool = False) -> Game:
     from tests.audit.architectures import ARCHITECTURES
 
-    captured = network("dp-sgd", *ARCHITECTURES[name], BUDGET, rounds=1, learning_rate=0.01)
-    return _game(captured, name, alone=True)
+    captured = network("dp-sgd", *ARCHITECTURES[name], BUDGET, rounds=1, learning_rate=0.01, persons=persons)
+    return _game(captured, f"{name}{' persons' if persons else ''}", alone=True)
 
 
 def _network_games() -> dict[str, Entry]:
@@ -279,7 +279,10 @@ def _network_games() -> dict[str, Entry]:
     return (
         {f"network, {name}": Entry(partial(_network, name), FEW if name in WITH_LOOP else 6 * SOME) for name in names}
         | {f"network, {name}": Entry(partial(_architecture, name), 6 * SOME) for name in ARCHITECTURES}
+        | {f"network of persons, {name}": Entry(partial(_architecture, name, persons=True), 6 * SOME) for name in ARCHITECTURES}
         | {
+            "make_private, persons": Entry(partial(loops.game, rounds=1, sampled=False, persons=True), 2 * SOME),
+            "make_private, persons, Poisson": Entry(partial(loops.game, rounds=2, sampled=True, persons=True), SOME),
             "make_private, one round": Entry(partial(loops.game, rounds=1, sampled=False), 2 * SOME),
             "make_private, Poisson": Entry(partial(loops.game, rounds=2, sampled=True), SOME),
         }

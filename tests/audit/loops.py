@@ -20,20 +20,24 @@ from privopt.privacy.budget import Budget
 from privopt.privacy.events import DpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from privopt.training import session
 from tests.audit.auditing import Game
+from tests.audit.frontends import IDS
 from tests.audit.transcripts import log_ratio
 
 DELTA, ROWS, CLIP = 0.1, 8, 0.7
 
 
-def game(*, rounds: int, sampled: bool) -> Game:
-    """So many rounds, on Poisson batches of half of the rows or on all rows; all rows but the canary are zeros."""
+def game(*, rounds: int, sampled: bool, persons: bool = False) -> Game:
+    """So many rounds, on Poisson batches of half of the rows or on all rows; all rows but the canary are zeros.
+
+    With `persons` the canary is one, with three rows.
+    """
     share, noise = (0.5, 0.8) if sampled else (1.0, 0.66)
     event: DpEvent = PoissonSampledDpEvent(share, GaussianDpEvent(noise)) if sampled else GaussianDpEvent(noise)
     expected = int(share * ROWS)
     held = np.array([-CLIP / expected, 0.0])  # the canary's part of the mean: its gradient points down, and is cut
 
     def play(canary: bool, count: int) -> Vector:
-        answers, paid = _gradients(canary, rounds * count, noise, expected)
+        answers, paid = _gradients(canary, rounds * count, noise, expected, persons)
         assert paid == SelfComposedDpEvent(event, rounds * count)
         scale = noise * CLIP / expected
         ratios = [log_ratio(gaussian(1.0), scale, share, answer, held, 0 * held) for answer in answers]
@@ -42,11 +46,13 @@ def game(*, rounds: int, sampled: bool) -> Game:
     return Game(epsilon(SelfComposedDpEvent(event, rounds), DELTA), DELTA, play)
 
 
-def _gradients(canary: bool, rounds: int, noise: float, batch_size: int) -> tuple[Vector, DpEvent]:
+def _gradients(canary: bool, rounds: int, noise: float, batch_size: int, persons: bool) -> tuple[Vector, DpEvent]:
     """The gradients that an optimizer is given, round by round, and what was paid for them."""
     inputs, targets = torch.zeros(ROWS, 2), torch.zeros(ROWS)
     if canary:
         inputs[0, 0], targets[0] = 1e3, 1e9
+    if persons:
+        inputs, targets = inputs[IDS], targets[IDS]
     model = nn.Linear(2, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     given: list[Vector] = []
@@ -56,7 +62,8 @@ def _gradients(canary: bool, rounds: int, noise: float, batch_size: int) -> tupl
             model,
             optimizer,
             (inputs, targets),
-            budget=Budget(1.0, DELTA),
+            budget=Budget(1.0, DELTA, unit="person" if persons else "example"),
+            persons=IDS if persons else None,
             batch_size=batch_size,
             rounds=rounds,
             clip_bound=CLIP,

@@ -49,6 +49,12 @@ def _each_row(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PersonGrads, "clipped_sum", lambda self, clip, weight=1.0, out=None: self._each.clipped_sum(clip, weight, out))
 
 
+def _each_row_of_a_network(patch: pytest.MonkeyPatch) -> None:
+    from privopt.perexample.networks import TorchGrads
+
+    patch.setattr(TorchGrads, "of_persons", lambda self, counts: self)
+
+
 def _everybody(sampler: type[Any]) -> Break:
     """A sampler that says who takes part in what, and takes all."""
     return lambda patch: patch.setattr(sampler, "draw", lambda self, size, round_, rng: None)
@@ -117,6 +123,8 @@ if find_spec("torch"):
     VIOLATIONS |= {
         "no clip, in a loop": (_no_clip, "make_private, one round", 800),
         "half of the Gaussian noise, in a network": (_less(gaussian, "begin", 1), "network, dp-adam", 6000),
+        "rows are clipped, not persons, in a network": (_each_row_of_a_network, "network of persons, MLP", 6000),
+        "rows are clipped, not persons, in a loop": (_each_row_of_a_network, "make_private, persons", 2400),
         "a piece that is added twice": (_twice, "make_private, one round", 2400),
     }
 

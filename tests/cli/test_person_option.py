@@ -41,6 +41,21 @@ def test_train_show_and_predict_for_persons(tmp_path: Path) -> None:
     assert "accuracy 0." in privopt("predict", run, new, "--out", tmp_path / "predictions.csv", "--target", "readmitted")
 
 
+def test_a_network_is_trained_for_persons(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    file, run = stays(tmp_path / "stays.csv"), tmp_path / "run"
+    told = ["--target", "readmitted", "--person", "patient_nbr", "--rows-per-person", 3, "--model", "mlp:6", "--rounds", 40]
+    printed = privopt("train", file, *told, "--epsilon", 3, "--out", run)
+    assert "Unit: one person (all rows of a person together)." in printed
+    statement = json.loads((run / "statement.json").read_text())
+    assert statement["budget"]["unit"] == "person"
+    assert statement["settings"]["rows of a person, at most"] == 3
+    assert "of 1500 on average (Poisson)" in printed or "all persons" in printed
+    assert any("the number of persons (1500), the number of rows" in one for one in statement["assumed_public"])
+    new = stays(tmp_path / "new.csv", 100, seed=5)
+    assert "accuracy 0." in privopt("predict", run, new, "--out", tmp_path / "predictions.csv", "--target", "readmitted")
+
+
 def test_every_survey_of_a_table_is_answered_by_one_row_of_each_person(tmp_path: Path) -> None:
     sizes: list[int] = []
     ask, name = surveys._mean, surveys.categories
@@ -60,9 +75,12 @@ def test_every_survey_of_a_table_is_answered_by_one_row_of_each_person(tmp_path:
     assert set(sizes) == {1500}
 
 
-def test_a_killed_run_for_persons_is_resumed_with_the_same_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", ["linear", "mlp:4"])
+def test_a_killed_run_for_persons_is_resumed_with_the_same_rows(model: str, tmp_path: Path) -> None:
+    if model != "linear":
+        pytest.importorskip("torch")
     file = stays(tmp_path / "stays.csv")
-    request = patients_request(file, schema=None, person="patient_nbr", rows_per_person=2, epsilon=5.0)
+    request = patients_request(file, schema=None, person="patient_nbr", rows_per_person=2, epsilon=5.0, model=model)
     whole = execution.start(request, tmp_path / "whole")
 
     class Killed(BaseException):
@@ -99,7 +117,8 @@ ROWS = "who,a,y\n" + "".join(f"{i % 300},{i % 7},{'yes' if i % 3 else 'no'}\n" f
     [
         (ROWS, ["--person", "whom"], "no column 'whom' to name persons"),
         (ROWS, ["--person", "y"], "--person and --target are the same column"),
-        (ROWS, ["--person", "who", "--model", "mlp:8"], "--person is for linear models so far"),
+        (ROWS, ["--person", "who", "--model", "mlp:8", "--nproc", "2"], "--person is for one process"),
+        (ROWS, ["--person", "who", "--model", "mlp:8", "--epsilon", "0.01"], "300 persons are too few"),
         (ROWS, ["--person", "who", "--method", "dp-agd"], "one person"),
         (ROWS, ["--person", "who", "--rows-per-person", "0"], "at least 1"),
         (ROWS, ["--rows-per-person", "3"], "--person"),

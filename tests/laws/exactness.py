@@ -14,9 +14,11 @@ every operation moved as well (fl(x ∘ y) = (x ∘ y)(1 + δ), with random δ; 
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
@@ -24,9 +26,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from privopt.measure.clips import LEAST, Clip, automatic, l1, l2, l2_moved, per_layer
-from privopt.perexample.networks import TorchGrads, TorchOracle
+from privopt.perexample.networks import TorchGrads, TorchOracle, TorchPersonOracle
 from privopt.perexample.networks.examples import rows_of
 from privopt.perexample.networks.factors import factor, outer, sums
+from privopt.perexample.persons import Persons
 from privopt.state import PublicState
 from tests.laws.architectures import ARCHITECTURES, TIME, TOKENS, WIDTH, Architecture
 from tests.perexample.networks.reference import doubled, squared
@@ -114,6 +117,7 @@ class Case:
     way: str = "usual"
     first: tuple[str, ...] = ()  # norms that were asked for before
     chunk: int | None = None
+    persons: tuple[int, ...] = ()  # whose rows they are, by how many each has; none: each row counts by itself
 
 
 BATCHES = st.builds(
@@ -136,6 +140,16 @@ CASES = st.builds(
     first=st.lists(st.sampled_from(NORMS), max_size=3, unique=True).map(tuple),
     chunk=st.sampled_from([None, 2]),
 )
+
+
+@st.composite
+def cases_of_persons(draw: st.DrawFn) -> Case:
+    """A case whose rows belong to persons: several to some of them."""
+    counts = draw(st.lists(st.integers(1, 5), min_size=1, max_size=3).map(tuple))
+    case = draw(CASES)
+    rows = (sum(counts) * case.batch.rows)[: sum(counts)]
+    return replace(case, batch=replace(case.batch, rows=rows), persons=counts)
+
 
 # ---------------------------------------------------------------- the obvious slow way
 
@@ -160,6 +174,13 @@ class Rows:
     def shifted(self, vector: Tensor, weight: float) -> "Rows":
         by = weight * vector.double()
         return Rows(self.exact + by, self.rough + by, self.sizes + by.abs())
+
+    def of_persons(self, counts: tuple[int, ...]) -> "Rows":
+        """The mean of each person's."""
+        of = torch.zeros(len(counts), sum(counts), dtype=torch.float64)
+        for person, (count, end) in enumerate(zip(counts, accumulate(counts), strict=True)):
+            of[person, end - count : end] = 1 / count
+        return Rows(of @ self.exact, of @ self.rough, of @ self.sizes)
 
     def errors(self, dtype: torch.dtype, where: slice = slice(None)) -> Tensor:
         """How far the engine's vectors may be from these: any distance where rounding is all there is.
@@ -276,7 +297,10 @@ class _Check:
         self.inputs, self.targets = case.batch.make(case.architecture, outputs)
         self.slow = Slow(self.model, self.inputs, self.targets, case.batch.seed, probes)
         chunk = None if self.slow.random else case.chunk
-        self.oracle = TorchOracle(self.model, squared, self.inputs, self.targets, check=False, chunk=chunk)
+        self.rows = TorchOracle(self.model, squared, self.inputs, self.targets, check=False, chunk=chunk)
+        self.oracle: Any = self.rows
+        if case.persons:
+            self.oracle = TorchPersonOracle(self.rows, Persons(np.arange(self.rows.size), np.array(case.persons)))
         self.draws = torch.Generator().manual_seed(case.batch.seed)
         self.points = [self.oracle.flat.vector.clone()]
         self.visited: list[Tensor] = []  # one of them for each time that gradients are needed
@@ -294,7 +318,7 @@ class _Check:
         if not steps:
             self.visited.append(at)
             self.oracle.flat.assign(at.clone())
-            return self.slow()
+            return self.slow().of_persons(self.case.persons) if self.case.persons else self.slow()
         rows, step = self._exactly(at, steps[:-1]), steps[-1]
         if isinstance(step, Minus):
             self.points.append(self._elsewhere(at, step))

@@ -9,7 +9,7 @@ from privopt.perexample.networks import TorchOracle
 from tests.laws import architectures as made
 from tests.laws import exactness
 from tests.laws.architectures import Architecture, Part
-from tests.laws.exactness import CASES, WAYS, Batch, Case, Minus, Scaled, Shifted, Step, check
+from tests.laws.exactness import CASES, WAYS, Batch, Case, Minus, Scaled, Shifted, Step, cases_of_persons, check
 
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
 
@@ -41,6 +41,19 @@ def test_every_layer_before_every_head(layer: Part, head: Literal["none", "rows"
 @settings(max_examples=300)
 @given(CASES)
 def test_random_architectures(case: Case) -> None:
+    check(case)
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=repr)
+@pytest.mark.parametrize("way", ["Gram", "a few at a time"])
+def test_every_layer_for_persons_with_several_rows(layer: Part, way: str) -> None:
+    batch = Batch(("usual", "tiny", "constant", "usual", "usual", "zero", "usual", "usual"), 1)
+    check(Case(Architecture(None, (layer,), "rows"), batch, way=way, persons=(1, 5, 2)))
+
+
+@settings(max_examples=200)
+@given(cases_of_persons())
+def test_random_architectures_for_persons_with_several_rows(case: Case) -> None:
     check(case)
 
 

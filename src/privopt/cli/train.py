@@ -155,6 +155,8 @@ def train(
     )
     if nproc is not None and not request.hidden:
         raise InputError("--nproc is for networks, such as --model mlp:128,128: a linear model trains in one process.")
+    if nproc is not None and person is not None:
+        raise InputError("--person is for one process: among several, the rows of a person could be in two. Leave --nproc out.")
     place = out or Path("runs") / f"{file.name.split('.')[0]}-{time.strftime('%Y%m%d-%H%M%S')}"
     run_folder(context, request, place, nproc, [] if out else ["--out", str(place)])
 

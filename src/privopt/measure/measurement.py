@@ -20,6 +20,7 @@ from privopt.measure.samplers import Sampler, full_batch
 from privopt.measure.units import Unit, each_person, each_row, each_user
 from privopt.needs import EVERY_ROUND, USER_CHANGES, Needs, needs_of
 from privopt.perexample.grads import Array, Oracle, PerExampleGrads, Rows
+from privopt.perexample.persons import Persons, cut_between_persons
 from privopt.privacy.budget import UNITS
 from privopt.privacy.events import DpEvent
 from privopt.state import PublicState
@@ -215,28 +216,51 @@ class RoundInPieces(Protocol):
 class OpenRound:
     """One round: rows are drawn once, each piece's clipped vectors are added, and their mean is hidden at the end.
 
+    With `persons`, those are drawn. A piece has all rows of its persons, and the gradients of these rows are made vectors of
+    persons here, before anything is clipped.
+
     **Guarantee** That of the measurement, whatever fails: a piece is used up before its sum is computed, so it counts at most
     once; a round with a sum that failed stays closed; the answer is drawn once. A round without rows is hidden like any other.
     """
 
-    def __init__(self, measurement: Measurement, size: int, round_: int, rng: Rng, zero: Array, most: int) -> None:
+    def __init__(
+        self,
+        measurement: Measurement,
+        size: int,
+        round_: int,
+        rng: Rng,
+        zero: Array,
+        most: int,
+        persons: Persons | None = None,
+    ) -> None:
         if len(measurement.terms) != 1:
             raise CompositionError("a round in pieces has one clipped query.")
+        if (persons is None) != (measurement.unit == each_row()) or (persons is not None and persons.size != size):
+            raise CompositionError(f"the unit of the measurement is {measurement.unit}, so persons={persons} are not the {size}.")
         self._term, self._expected = measurement.terms[0], measurement.sampler.expected(size)
         self._mean: Array | None = zero  # None: the round is closed
         rows = measurement.sampler.draw(size, round_, rng)
         self._hidden = measurement.begin(zero, measurement.bound / self._expected, round_, rng)
         self.rows = np.arange(size) if rows is None else rows
-        self.parts: Sequence[NDArray[Any]] = [self.rows[start : start + most] for start in range(0, len(self.rows), most)]
+        self._counts: list[NDArray[Any]] = []  # how many rows each person of a piece has
+        self.parts: Sequence[NDArray[Any]] = []
+        if persons is None:
+            self.parts = [self.rows[start : start + most] for start in range(0, len(self.rows), most)]
+        else:
+            drawn = persons.take(self.rows)
+            pieces = [drawn.take(np.arange(*span)) for span in cut_between_persons(drawn.counts, most)]
+            self.parts, self._counts = [piece.rows for piece in pieces], [piece.counts for piece in pieces]
         self.places: Sequence[int] = range(len(self.parts))
         self._added = 0  # how many parts
 
-    def add(self, place: int, grads: PerExampleGrads) -> None:
+    def add(self, place: int, grads: Any) -> None:
         """Clip the vectors of the part in this place and add them; parts are added in order."""
         if place != self._added or place >= len(self.parts):
             raise CompositionError(f"piece {place + 1} of {len(self.parts)} is not the next one: each counts once, in order.")
         mean = self._take_mean()
         self._added += 1
+        if self._counts:
+            grads = grads.of_persons(self._counts[place])
         self._mean = grads.clipped_sum(self._term.clip, self._term.weight / self._expected, mean)
 
     def finish(self) -> Noisy:

@@ -35,8 +35,8 @@ class each_row:  # noqa: N801  # a constructor that reads as a phrase
 class each_person:  # noqa: N801
     """A person, with all rows that share an id. **Guarantee** Persons are drawn by themselves, and a person's vector is clipped.
 
-    The vector of a person is made of that person's rows and of public numbers only: the mean of their gradients, for a linear
-    model (`privopt.perexample.person_oracle`).
+    The vector of a person is made of that person's rows and of public numbers only: the mean of their gradients
+    (`privopt.perexample.person_oracle` for linear models, `privopt.perexample.networks.torch_persons` for networks).
 
     >>> UNITS[each_person().name]
     'one person (all rows of a person together)'

@@ -3,15 +3,23 @@
 Independence is whether it is checked or proved that each example's loss depends on that example only.
 """
 
+import hashlib
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Literal
 
+import numpy as np
+
 from privopt.errors import InputError
 from privopt.limits import MOST_ROUNDS
-from privopt.measure.samplers import Sampler, full_batch, poisson
+from privopt.measure.randomness import Rng
+from privopt.measure.samplers import Sampler, draw_rows, full_batch, poisson
 from privopt.perexample.networks.unsupported import UnsupportedLayer
+from privopt.perexample.persons import Persons
+from privopt.privacy.budget import UNITS, Budget
+from privopt.training.settings import check_rows_per_person
 
 
 def check_clip(clip_bound: Any) -> None:
@@ -62,6 +70,51 @@ def count_rounds(size: int, batch: float, epochs: float | None, rounds: int | No
 def sampler_of(size: int, batch_size: int) -> Sampler:
     """Poisson batches, or every example if a batch holds them all."""
     return poisson(batch_size / size) if batch_size < size else full_batch()
+
+
+# ---------------------------------------------------------------- persons
+
+
+@dataclass(frozen=True)
+class People:
+    """The persons whose rows the examples are, and how many rows of a person count."""
+
+    persons: Persons
+    most: int
+
+    def draw(self, rng: Rng) -> Persons:
+        """Draw the rows that count, before anything is measured."""
+        return draw_rows(self.persons, self.most, rng)
+
+    def fingerprint(self) -> str:
+        """Of who has which rows."""
+        digest = hashlib.sha256(str(self.most).encode())
+        for part in (self.persons.rows, self.persons.counts):
+            digest.update(part.astype(np.int64).tobytes())
+        return digest.hexdigest()
+
+
+def find_people(ids: Any, rows_per_person: Any, rows: int, budget: Budget, *, torchrun: bool) -> People | None:
+    """The persons, if ids say whose row each is; refused where the budget or the job is for something else."""
+    if ids is None:
+        if rows_per_person is not None:
+            raise InputError("rows_per_person is for persons: say whose row each is, with persons=ids.")
+        return None
+    if torchrun:
+        raise InputError("persons=… is for one process: in a torchrun job the rows of a person could be in two of them.")
+    if budget.unit != "person":
+        raise InputError(
+            f"persons are given, but the budget is for {UNITS[budget.unit]}. Say Budget({budget.epsilon:g}, {budget.delta:g}, "
+            'unit="person"): δ is well below 1 / the number of persons.'
+        )
+    return People(Persons.of(ids, rows), check_rows_per_person(rows_per_person))
+
+
+def describe_examples(size: int, people: People | None) -> str:
+    """What a statement says of the number of examples, which is public."""
+    if people is None:
+        return f"the number of examples ({size}), their shapes and types"
+    return f"the number of persons ({size}), the number of examples ({len(people.persons.rows)}), their shapes and types"
 
 
 # ---------------------------------------------------------------- independence of examples

@@ -17,11 +17,13 @@ from privopt.errors import InputError
 from privopt.loop import Result, check_finite, run
 from privopt.measure.clips import Clip
 from privopt.measure.randomness import Rng
+from privopt.measure.units import each_person
 from privopt.methods import Method, check_delta, find_method
 from privopt.methods.problem import NETWORK_BATCH, Choices, Problem, SideFacts
 from privopt.needs import Offer
 from privopt.nets.choices import (
     Independence,
+    People,
     assumptions,
     check_batch,
     check_clip,
@@ -29,6 +31,8 @@ from privopt.nets.choices import (
     check_physical,
     check_rate,
     count_rounds,
+    describe_examples,
+    find_people,
     require,
 )
 from privopt.nets.data import (
@@ -46,7 +50,7 @@ from privopt.nets.facts import count_inputs, facts_of_loss, find_stable_move, gr
 from privopt.nets.identity import identify, probe_model
 from privopt.nets.ranked import Job, serve
 from privopt.nets.ranks import Shard, count_examples, describe, join
-from privopt.perexample.networks import TorchOracle
+from privopt.perexample.networks import TorchOracle, TorchPersonOracle
 from privopt.perexample.networks.model_state import training_mode
 from privopt.perexample.networks.rng import Dropout, global_generators
 from privopt.postprocess.release import ReleaseRule
@@ -109,7 +113,7 @@ class _Repeatable:
     def __init__(self, oracle: TorchOracle, dropout: Dropout) -> None:
         self._oracle, self._dropout = oracle, dropout
         self.round, self.size, self.dimension, self.layers = 0, oracle.size, oracle.dimension, oracle.layers
-        self.counts = getattr(oracle, "counts", True)
+        self.counts, self.unit = getattr(oracle, "counts", True), getattr(oracle, "unit", "example")
 
     def __call__(self, parameters: Any, rows: Any) -> Any:
         self._dropout.begin(self.round)
@@ -160,6 +164,8 @@ def fit(
     observer: Callable[[Round], None] | None = None,
     public: Any = None,
     independence: Independence = "checked",
+    persons: Any = None,
+    rows_per_person: int | None = None,
     seed: int | None = None,
 ) -> Fitted:
     """Train a model privately; the model itself is changed, and is an ordinary one afterwards.
@@ -170,7 +176,9 @@ def fit(
     a bar, if standard error is a terminal; or False; or a function that is told how many rounds are done. `public` are data like
     `dataset` that are not private: methods that use public data use them, and the bar shows the loss on a pair of tensors.
     `independence="proved"` refuses a model whose examples could only be checked not to mix; the statement says which it is.
-    In a torchrun job the processes train together: `docs/distributed.md`.
+    `persons` are ids that say whose example each is, for a budget with `unit="person"`: then persons are drawn, and the mean of
+    the gradients of a person's examples (at most `rows_per_person`, 32 by default, drawn at random) is clipped as one. In a
+    torchrun job the processes train together: `docs/distributed.md`.
 
     **Guarantee** The released parameters are (ε, δ)-DP. Query: the sum of per-example gradients over a Poisson batch, each
     clipped to l2 norm `clip_bound` (a number, or a clip: `automatic`, `per_layer`); Gaussian noise calibrated to the budget. Loss
@@ -192,6 +200,8 @@ def fit(
     ranks, sharded = join(), isinstance(dataset, Shard)
     data = as_dataset(dataset.data if isinstance(dataset, Shard) else dataset)
     size = count_examples(ranks, data, sharded)
+    if people := find_people(persons, rows_per_person, size, budget, torchrun=ranks is not None):
+        size = people.persons.size
     check_batch(size, batch_size)
     data, chosen = pairs(data), find_method(method)
     check_model(chosen, "network")
@@ -224,6 +234,8 @@ def fit(
         oracle = _oracle(model, loss, data, physical_batch_size)  # what is wrong with them is found here
         require(independence, oracle.doubts)
         problem = replace(_problem(oracle, size, loss, first_of(data)[0], choices, budget, accountant), regularizer=regularizer)
+        if people is not None:
+            problem = replace(problem, unit=each_person())
         if chosen.uses_public or not chosen.private:
             problem = replace(problem, side=_side(oracle, choices, known, first_of(data)[0], problem.row_norm))
         _check_recipe(chosen, problem, oracle, budget, accountant)
@@ -231,16 +243,20 @@ def fit(
         if checkpoint is not None:
             read = {} if known is None else {"public data": content(known)}
             read |= {"data": content(data)} if job is None else job.fingerprint()
+            read |= {} if people is None else {"persons": people.fingerprint()}
             settings = identify(method=chosen, plan=(choices, *beside, seed))
             store = _checkpoint(checkpoint, {**read, **code, "settings": settings}, probe_model(oracle, first_of(data)))
         asked_oracle: Any = oracle if job is None else job.lead(oracle)  # whose vectors are only ever summed
         with watching(progress, observer, _public_metric(model, loss, public)) as observers:
             session = Session(budget, size, ledger=ledger, seed=seed, accountant=accountant, checkpoint=store, observer=observers)
+            if people is not None:
+                asked_oracle = TorchPersonOracle(oracle, people.draw(session.rng))
             released = session.train(chosen, problem, asked_oracle, None, run=run_network, keep_result=True)
         if session.repeated:
             oracle.flat.assign(torch.from_numpy(released.parameters).to(oracle.layout.device))
             oracle.flat.release()
-        fitted = Fitted(model, _claim(session, released, chosen, oracle, known, job), released.rounds, released.stopped_early)
+        claim = _claim(session, released, chosen, oracle, known, job, people)
+        fitted = Fitted(model, claim, released.rounds, released.stopped_early)
         if job is not None:
             job.finish(oracle, (fitted.privacy, fitted.rounds, fitted.stopped_early))
         return fitted
@@ -261,7 +277,7 @@ def _follow(job: Job, model: nn.Module, loss: Callable[..., Tensor], data: Any, 
 def _check_recipe(method: Method, problem: Problem, oracle: TorchOracle, budget: Budget, accountant: Accountant) -> None:
     """Refuse a recipe that does not fit the model, or that no accountant can price; nothing is paid."""
     planned = method.build(problem, 1.0)
-    planned.check(replace(Offer.of(oracle), size=problem.size), oracle.layout.flat())
+    planned.check(replace(Offer.of(oracle), size=problem.size, unit=problem.unit.name), oracle.layout.flat())
     if method.private:
         choose(planned.planned_event(), budget.neighbours, accountant)
 
@@ -289,16 +305,23 @@ def _claim(
     oracle: TorchOracle,
     known: Dataset[Any] | None,
     job: Job | None,
+    people: People | None,
 ) -> Privacy:
     statement = session.state(
         "the parameters of a network",
         assumed_public=[
-            f"the number of examples ({session.size}), their shapes and types",
+            describe_examples(session.size, people),
             "the model, its start values and the settings",
         ],
         public_data=[] if known is None else [describe_public(known)],
         assumed=[*assumptions(oracle.doubts), *([] if job is None else job.assumptions)],
-        settings={"method": method.name, "rounds": released.rounds, **released.settings, **({} if job is None else job.settings)},
+        settings={
+            "method": method.name,
+            "rounds": released.rounds,
+            **released.settings,
+            **({} if people is None else {"rows of a person, at most": people.most}),
+            **({} if job is None else job.settings),
+        },
     )
     return Privacy(statement, session.ledger)
 

@@ -29,15 +29,19 @@ from privopt.measure.clips import Clip, as_clip, l2
 from privopt.measure.measurement import Measurement, OpenRound, RoundInPieces
 from privopt.measure.mechanisms import gaussian
 from privopt.measure.queries import gradient
+from privopt.measure.units import Unit, each_person, each_row
 from privopt.needs import Offer, check_oracle, check_slots
 from privopt.nets.choices import (
     Independence,
+    People,
     assumptions,
     check_batch,
     check_clip,
     check_independence,
     check_physical,
     count_rounds,
+    describe_examples,
+    find_people,
     require,
     sampler_of,
 )
@@ -53,6 +57,7 @@ from privopt.perexample.networks.isolation.one_by_one import DRAWN, draws_random
 from privopt.perexample.networks.isolation.overwriting import BatchRows, check_losses
 from privopt.perexample.networks.rng import Dropout, global_generators
 from privopt.perexample.networks.unsupported import UnsupportedLayer, UnsupportedLoss
+from privopt.perexample.persons import Persons
 from privopt.privacy.accountants import Accountant
 from privopt.privacy.budget import Budget
 from privopt.privacy.ledger import Ledger
@@ -61,7 +66,7 @@ from privopt.training.session import PaidRounds, Session, check_budget
 
 OWN_CODE = "the losses are computed by the loop's own code"
 READING, COMPUTING = 0, 1  # what random numbers of torch are used for
-FORMAT = "privopt-private-3"
+FORMAT = "privopt-private-4"
 UNREPEATABLE = (
     "the loop draws random numbers outside of the closure, so a replay of its rounds would use the same noise for other losses, "
     "which reveals both. Draw them inside the closure, or in the dataset, and save a state of that loop; or start a new run."
@@ -83,13 +88,16 @@ def make_private(
     accountant: Accountant = "auto",
     ledger: Ledger | None = None,
     independence: Independence = "checked",
+    persons: Any = None,
+    rows_per_person: int | None = None,
     seed: int | None = None,
 ) -> "Private":
     """A loader of Poisson batches and a step that clips, hides and updates; any optimizer of torch, any learning-rate scheduler.
 
     **Guarantee** As `privopt.nets.fit`. Each round is paid for before anything is computed for it, and answers at most once, also
     if the loop fails in it or leaves it: then it is spent without an update. Whatever the loop does with the model is
-    post-processing; whatever it does with the batches or the losses is not covered.
+    post-processing; whatever it does with the batches or the losses is not covered. With `persons` (`privopt.nets.fit`) a batch
+    holds all counted examples of each drawn person, and a person's gradients are averaged and clipped as one.
 
     >>> _ = torch.manual_seed(0)
     >>> x = torch.randn(500, 3)
@@ -111,6 +119,8 @@ def make_private(
     ranks, sharded = join(), isinstance(dataset, Shard)
     data = as_dataset(dataset.data if isinstance(dataset, Shard) else dataset)
     size = count_examples(ranks, data, sharded)
+    if people := find_people(persons, rows_per_person, size, budget, torchrun=ranks is not None):
+        size = people.persons.size
     check_batch(size, batch_size)
     batch = min(batch_size, size)
     counted = count_rounds(size, batch, epochs, rounds)
@@ -122,7 +132,7 @@ def make_private(
     clip = as_clip(clip_bound)
     if ranks is None:
         session = Session(budget, size, ledger=ledger, seed=seed, accountant=accountant)
-        return Private(attach(), session, clip, batch, counted)
+        return Private(attach(), session, clip, batch, counted, people)
     from privopt.nets.ranked_loop import RankedPrivate, attach_rank, silence_other_ranks  # which build on this file
 
     groups = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
@@ -186,15 +196,19 @@ class Attachment:
 class Private:
     """The private side of a training loop."""
 
-    def __init__(self, attachment: Attachment, session: Session, clip: Clip, batch: int, rounds: int) -> None:
+    def __init__(
+        self, attachment: Attachment, session: Session, clip: Clip, batch: int, rounds: int, people: People | None = None
+    ) -> None:
         self.model, self.optimizer, self._data = attachment.model, attachment.optimizer, attachment.data
         self._code, self._attached = attachment.code, attachment.attached
         self._recorder, self._layout = attachment.recorder, attachment.layout
         self._chunk, self._doubts = attachment.chunk, attachment.doubts
         self._session, self._clip, self._sampler = session, clip, sampler_of(session.size, batch)
 
+        unit: Unit = each_row() if people is None else each_person()
+
         def measurement(noise: float) -> Measurement:
-            return Measurement(self._sampler, [gradient() @ clip], gaussian(noise))
+            return Measurement(self._sampler, [gradient() @ clip], gaussian(noise), unit=unit)
 
         needs = measurement(1.0).needs
         check_slots(needs, frozenset(), "a training loop of your own")
@@ -202,10 +216,14 @@ class Private:
         self.noise_multiplier, self._paid = self._open_session(measurement, rounds)
         self._measurement = measurement(self.noise_multiplier)
         self._batch = f"{batch} of {session.size} on average (Poisson)" if batch < session.size else "all examples"
+        self._people, self._row_key = people, None if people is None else randomness.key(session.rng)
+        self._persons = self._draw_rows()
         self._rng = session.rng
         self._dropout = Dropout.drawn(self._rng)
         self._drawing = self._rng  # of the round that is open; `_rng` is as it was before that round
         self._settings = repr((session.size, batch, rounds, session.budget, clip, session.accountant, self.noise_multiplier))
+        if people is not None:
+            self._settings += f" {people.fingerprint()}"
         self._content: str | None = None
         self._resumed: dict[str, Any] | None = None
         self._replays = self._warned = False  # rounds may be replayed; a state that cannot be was saved
@@ -290,8 +308,13 @@ class Private:
         self._drawing = randomness.restore_state(randomness.save_state(self._rng))
         zero = torch.zeros(self._layout.size, dtype=self._layout.dtype, device=self._layout.device)
         self._place = 0
-        self._open = OpenRound(self._measurement, self._session.size, self.rounds, self._drawing, zero, self._chunk)
+        size, number = self._session.size, self.rounds
+        self._open = OpenRound(self._measurement, size, number, self._drawing, zero, self._chunk, self._persons)
         return self._open
+
+    def _draw_rows(self) -> Persons | None:
+        """The rows of each person that count in this run, drawn once."""
+        return None if self._people is None or self._row_key is None else self._people.draw(randomness.from_key(self._row_key))
 
     @contextmanager
     def _guarded_optimizer(self) -> Iterator[None]:
@@ -385,7 +408,7 @@ class Private:
             "the parameters of a network, after every round",
             event=self._paid.event,
             assumed_public=[
-                f"the number of examples ({self._session.size}), their shapes and types",
+                describe_examples(self._session.size, self._people),
                 "the model, its start values, the optimizer and the settings",
             ],
             assumed=[*assumptions(self._doubts), *self._doubts_of_job],
@@ -395,6 +418,7 @@ class Private:
                 "batch size": self._batch,
                 "noise multiplier": self.noise_multiplier,
                 "clip bound": self._measurement.bound if isinstance(self._clip, l2) else str(self._clip),
+                **({} if self._people is None else {"rows of a person, at most": self._people.most}),
                 "optimizer": type(self.optimizer).__name__,
                 **self._of_job,
             },
@@ -417,6 +441,7 @@ class Private:
                 **self._paid.save(),
                 "generator": randomness.save_state(self._rng),
                 "dropout": self._dropout.seed,
+                "rows of persons": self._row_key,
                 "chunk": self._chunk,
                 "checked": self._checked,
                 "seeded": self._session.seeded,
@@ -449,6 +474,8 @@ class Private:
         self._paid.load(state)
         self._chunk, self._checked, self._session.seeded = (state[key] for key in ("chunk", "checked", "seeded"))
         self._rng, self._dropout = rng, Dropout(state["dropout"])
+        self._row_key = state["rows of persons"]
+        self._persons = self._draw_rows()
         self._resumed, self._replays = state, True
 
     def _check_resumed(self) -> None:

@@ -25,7 +25,7 @@ from privopt.nets.ranked import Job, RankedOracle, Split, expect, serve
 from privopt.nets.ranks import arithmetic, join
 from privopt.perexample.design import Frame
 from privopt.perexample.grads import Vector
-from privopt.perexample.networks import TorchOracle, per_example_gradients
+from privopt.perexample.networks import TorchOracle, TorchPersonOracle, per_example_gradients
 from privopt.perexample.networks.examples import make_up
 from privopt.postprocess.regularizers import ridge
 from privopt.training.linear import Trained
@@ -145,12 +145,12 @@ def train_table_network(
     budget and recorded before they are used. The start values come from the session's generator, so a resumed run begins with the
     same.
     """
-    size, inputs = map(int, rows.matrix.shape)
+    size, inputs = rows.size, int(rows.matrix.shape[1])
     facts = table_facts(classes)
     method = check_settings(settings, facts, "network", delta=session.budget.delta, public=False)
     check_declared(rows)
     widths = (inputs, *hidden, facts.outputs)
-    supposed = Problem("network", settings.chosen, facts, size, inputs + 1, count_weights(widths), 1.0, 1.0)
+    supposed = Problem("network", settings.chosen, facts, size, inputs + 1, count_weights(widths), 1.0, 1.0, unit=rows.unit)
     check_plan(method, supposed, session.budget, settings.accountant)
     scales = find_scales(rows, session, fit_intercept=False)
     columns = np.ones(inputs) if scales.frame.scale is None else scales.frame.scale
@@ -172,11 +172,14 @@ def train_table_network(
         stable_move=find_stable_move(list(model.parameters()), lambda: gradient_norm(model, inputs), typical),
         single_release_noise=session.single_release_noise(),
         regularizer=ridge(settings.alpha, _weights(model)) if settings.alpha else None,
+        unit=rows.unit,
     )
     table = Rows(used.matrix, frame, values)
     oracle = table.oracle(model, loss)
     job = _lead(table, loss, oracle)
     asked: Any = oracle if job is None else RankedOracle(oracle, job.ranks, job.split)  # whose vectors are only ever summed
+    if rows.persons is not None:
+        asked = TorchPersonOracle(oracle, rows.persons.trained.where(~np.isnan(rows.targets)))
     released = session.train(method, problem, asked, oracle.flat.vector, run=run_network)
     if job is not None:
         job.finish(oracle, None)
@@ -187,7 +190,8 @@ def train_table_network(
     statement = session.state(
         "the weights of a network, the settings below and the scales named below",
         assumed_public=[
-            f"the number of rows ({size}), and the names and types of the columns",
+            ("" if rows.persons is None else f"the number of persons ({size}), ")
+            + f"the number of rows ({rows.matrix.shape[0]}), and the names and types of the columns",
             *rows.assumed_public,
             *scales.declared,
         ],
@@ -197,6 +201,7 @@ def train_table_network(
             "method": method.name,
             "rounds": released.rounds,
             **released.settings,
+            **({} if rows.persons is None else {"rows of a person, at most": rows.persons.most}),
             "typical row norm": scales.row_norm,
             "regulariser": f"ridge {settings.alpha:g}" if settings.alpha else "none",
             **({} if job is None else job.settings),

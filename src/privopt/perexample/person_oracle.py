@@ -27,7 +27,7 @@ from privopt.perexample.design import Design
 from privopt.perexample.grads import PerExampleVectors, Rows, Vector
 from privopt.perexample.linear_oracle import ROUNDING, LinearGrads, LinearOracle, shifted_norms
 from privopt.perexample.losses import Loss
-from privopt.perexample.persons import Persons
+from privopt.perexample.persons import Persons, cut_between_persons
 from privopt.perexample.row_storage import CHUNK, lengths, sparse_lengths
 
 
@@ -167,12 +167,9 @@ class _Members:
     def _pieces(self) -> Iterator[tuple[slice, slice]]:
         """Persons and their rows, of at most so many numbers at a time as are copied at once."""
         most = max(1, CHUNK // max(1, self.design.width))
-        ends = np.append(self.starts, len(self.person_of))[1:]
-        first = 0
-        while first < len(self.counts):
-            after = max(first + 1, int(np.searchsorted(ends, self.starts[first] + most, "right")))
-            yield slice(first, after), slice(int(self.starts[first]), int(ends[after - 1]))
-            first = after
+        ends = np.append(self.starts, len(self.person_of))
+        for first, after in cut_between_persons(self.counts, most):
+            yield slice(first, after), slice(int(ends[first]), int(ends[after]))
 
 
 class _People:

@@ -43,6 +43,17 @@ class Persons:
         stay = usable.take(self.rows)
         return Persons(self.rows[stay], np.bincount(self.person_of[stay], minlength=self.size))
 
+    def take(self, chosen: Vector) -> "Persons":
+        """These persons, with their rows.
+
+        >>> Persons.of(["b", "a", "b"], 3).take(np.array([1, 0])).rows.tolist()
+        [1, 0, 2]
+        """
+        counts = self.counts.take(chosen)
+        before = np.cumsum(counts) - counts
+        places = np.repeat(self.starts.take(chosen) - before, counts) + np.arange(int(counts.sum()))
+        return Persons(self.rows.take(places), counts)
+
     @property
     def size(self) -> int:
         """The number of persons."""
@@ -57,6 +68,21 @@ class Persons:
     def person_of(self) -> Vector:
         """Whose each of `rows` is."""
         return np.repeat(np.arange(self.size), self.counts)
+
+
+def cut_between_persons(counts: Vector, most: int) -> list[tuple[int, int]]:
+    """Where pieces of persons with so many rows begin and end. None has more than `most` rows, unless it is one person.
+
+    >>> cut_between_persons(np.array([3, 2, 2, 1]), 4)
+    [(0, 1), (1, 3), (3, 4)]
+    """
+    ends, pieces, first = np.cumsum(counts), list[tuple[int, int]](), 0
+    while first < len(counts):
+        before = int(ends[first] - counts[first])
+        after = max(first + 1, int(ends.searchsorted(before + most, "right")))
+        pieces.append((first, after))
+        first = after
+    return pieces
 
 
 def _plain(ids: Any, size: int) -> Vector:

@@ -177,8 +177,6 @@ def _check_person(request: Request) -> None:
         raise InputError(
             "--holdout sets rows aside, not persons. Leave it out, and use privopt evaluate on rows of other persons."
         )
-    if request.hidden:
-        raise InputError(f"--person is for linear models so far. Leave --model {request.model} out.")
     if request.schema is not None and not isinstance(request.schema.columns.get(request.person, Ignored()), Ignored):
         raise InputError(f"the schema describes {request.person!r}, which is no feature: it says whose row it is. Leave it out.")
 

@@ -26,7 +26,7 @@ from privopt.perexample.grads import Vector
 from privopt.perexample.persons import Persons
 from privopt.privacy.events import GaussianDpEvent
 from privopt.training.session import Session
-from privopt.training.settings import Bounds
+from privopt.training.settings import Bounds, check_rows_per_person
 
 INTERCEPT = 0.5  # the constant feature, in units of a typical row: the intercept learns at the pace of a strong column
 RANGES_SHARE = 0.08  # of the squared budget goes into column ranges that were not declared,
@@ -72,21 +72,15 @@ class DrawnRows(NamedTuple):
     most: int  # rows of a person, a public number
 
 
-ROWS_OF_A_PERSON = 32  # at most: the mean of more is hardly another, and takes longer
-
-
 def draw_rows_of_persons(persons: Persons, most: int | None, session: Session) -> DrawnRows:
     """Draw the rows that count, before anything is measured.
 
     **Guarantee** `privopt.measure.samplers.draw_rows`, twice. One row of each person takes part in surveys, so that a survey
     that one row moves by at most b is moved by at most b by one person.
     """
-    if most is None:
-        most = ROWS_OF_A_PERSON
-    if not isinstance(most, numbers.Integral) or isinstance(most, bool) or most < 1:
-        raise InputError(f"rows_per_person is {most!r}, but it is a whole number, at least 1.")
-    trained = draw_rows(persons, int(most), session.rng)
-    return DrawnRows(trained, draw_rows(persons, 1, session.rng).rows, int(most))
+    most = check_rows_per_person(most)
+    trained = draw_rows(persons, most, session.rng)
+    return DrawnRows(trained, draw_rows(persons, 1, session.rng).rows, most)
 
 
 @dataclass(frozen=True, eq=False)

@@ -80,5 +80,17 @@ def check_model(method: Method, model: ModelKind) -> None:
         raise InputError(f"{method.name}{needs} is not for {others[model]}.")
 
 
+ROWS_OF_A_PERSON = 32  # at most: the mean of more is hardly another, and takes longer
+
+
+def check_rows_per_person(most: Any) -> int:
+    """Validate how many rows of a person count; None is the default."""
+    if most is None:
+        return ROWS_OF_A_PERSON
+    if not isinstance(most, Integral) or isinstance(most, bool) or most < 1:
+        raise InputError(f"rows_per_person is {most!r}, but it is a whole number, at least 1.")
+    return int(most)
+
+
 def _positive(value: Any) -> bool:
     return bool(0 < value <= sys.float_info.max)

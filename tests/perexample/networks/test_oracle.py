@@ -21,6 +21,7 @@ from privopt.perexample.networks import (
     per_example,
     per_example_gradients,
 )
+from privopt.perexample.networks.torch_grads import cut
 from tests.perexample.networks.models import normal
 from tests.perexample.networks.reference import assert_grads, one_at_a_time
 
@@ -94,7 +95,7 @@ def test_no_chunk_is_larger_than_asked_for_and_none_is_a_small_rest(chunk: int, 
         return TorchGrads(layout, {}, stop - start)
 
     layout = Layout(network())
-    ChunkedGrads(compute, 8, chunk, layout).norms()
+    ChunkedGrads(compute, cut(8, chunk), layout).norms()
     assert asked == sizes
 
 

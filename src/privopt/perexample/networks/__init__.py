@@ -8,17 +8,20 @@ Nothing here is private.
 from privopt.perexample.networks.layout import FlatParameters, Layout
 from privopt.perexample.networks.loss_modules import per_example
 from privopt.perexample.networks.recorder import Recorder, per_example_gradients, record
-from privopt.perexample.networks.torch_grads import ChunkedGrads, TorchGrads
+from privopt.perexample.networks.torch_grads import ChunkedGrads, PersonGrads, TorchGrads
 from privopt.perexample.networks.torch_oracle import TorchOracle
+from privopt.perexample.networks.torch_persons import TorchPersonOracle
 from privopt.perexample.networks.unsupported import UnsupportedLayer, UnsupportedLoss, replace_batchnorm
 
 __all__ = [
     "ChunkedGrads",
     "FlatParameters",
     "Layout",
+    "PersonGrads",
     "Recorder",
     "TorchGrads",
     "TorchOracle",
+    "TorchPersonOracle",
     "UnsupportedLayer",
     "UnsupportedLoss",
     "per_example",

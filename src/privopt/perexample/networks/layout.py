@@ -61,6 +61,10 @@ class Layout:
         first = vector.storage_offset()
         return {name: vector.as_strided(shape, strides, first + start) for name, (shape, strides, start) in self._places.items()}
 
+    def zeros(self) -> Tensor:
+        """A flat vector of zeros."""
+        return torch.zeros(self.size, dtype=self.dtype, device=self.device)
+
     def flat(self) -> Tensor:
         """The current values of the parameters as a new flat vector."""
         return torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters.values()])

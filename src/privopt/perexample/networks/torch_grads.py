@@ -8,7 +8,7 @@ passes over the data once; `norms` and then `weighted_sum` pass twice, with the 
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from privopt.errors import CompositionError
-from privopt.perexample.grads import ClipFactors, LayerFactors, clip_weights, where_finite
-from privopt.perexample.networks.factors import Dense, Factor, Shifted
-from privopt.perexample.networks.factors.factor import add_tensors
+from privopt.perexample.grads import ClipFactors, LayerFactors, Vector, clip_weights, where_finite
+from privopt.perexample.networks.factors import Dense, Factor, Outer, Shifted
+from privopt.perexample.networks.factors.factor import Members, add_tensors
 from privopt.perexample.networks.layout import Layout
 from privopt.perexample.networks.model_state import full_precision
 from privopt.perexample.networks.rng import RngState, seed_torch
@@ -72,7 +72,7 @@ class TorchGrads:
         else:
             by_name = dict.fromkeys(self._layout.slices, self._weights(weights))
         with full_precision(self._layout.device):
-            total = torch.zeros(self._layout.size, dtype=self._layout.dtype, device=self._layout.device) if out is None else out
+            total = self._layout.zeros() if out is None else out
             for name, shifted in self._shifted.items():
                 if shifted.cancelled is not None:
                     by_name[name] = shifted.cancelled.add(by_name[name], total[self._layout.slices[name]])
@@ -133,6 +133,30 @@ class TorchGrads:
         """gᵢ + weight · vector, for a public vector."""
         shift = _add_scaled(self._shift, self._vector(vector), weight)
         return TorchGrads(self._layout, self._factors, self.examples, diagonal=self._diagonal, shift=shift)
+
+    def of_persons(self, counts: Vector) -> "PersonGrads":
+        """The mean gradient of each person; rows stand one person after another, so many each."""
+        if self._diagonal is not None or self._shift is not None or int(counts.sum()) != self.examples:
+            raise CompositionError(
+                f"persons have {int(counts.sum())} rows: those need a gradient each, which is not changed yet."
+            )
+        device, starts, parts = self._layout.device, np.cumsum(counts) - counts, []
+        sequences = any(isinstance(factor, Outer) for factor in self._factors.values())
+        for steps, places in _alike(counts, 0 if sequences else FEW):
+            each = np.arange(steps)
+            own = each < counts[places, None]
+            rows = torch.from_numpy(starts[places, None] + np.where(own, each, 0)).to(device)
+            weights = torch.from_numpy(own / counts[places, None]).to(device, self._layout.dtype)
+            parts.append((torch.from_numpy(places).to(device), self._fold(Members(rows, weights))))
+        return PersonGrads(parts, len(counts), self._layout)
+
+    def _fold(self, members: Members) -> "TorchGrads":
+        """The vectors of these persons: the rows of a person are time steps of one example."""
+        if members.steps == 1:
+            return self.take(members.rows.squeeze(1))
+        with full_precision(self._layout.device):
+            factors = {name: factor.fold(members) for name, factor in self._factors.items()}
+        return TorchGrads(self._layout, factors, members.persons)
 
     def take(self, index: Tensor) -> "TorchGrads":
         """These examples."""
@@ -229,24 +253,101 @@ def _add_scaled(one: Tensor | None, other: Tensor | None, weight: float) -> Tens
     return weight * other if one is None else one + weight * other
 
 
+# ---------------------------------------------------------------- persons
+
+
+STEPS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32])  # persons with so many rows, or a few less, are computed together
+FEW = 256  # rows, for which a layer takes less time than calling it
+
+
+class PersonGrads:
+    """One vector for each person, in parts: persons with about as many rows together. Not private: these are raw gradients."""
+
+    def __init__(self, parts: Sequence[tuple[Tensor, TorchGrads]], examples: int, layout: Layout) -> None:
+        self._parts, self.examples, self._layout = parts, examples, layout
+
+    def norms(self, order: int = 2) -> Tensor:
+        """The l1 or l2 norm of each; infinite for a person without rows."""
+        return self._in_place([part.norms(order) for _, part in self._parts])
+
+    def layer_norms(self, order: int = 2) -> dict[str, Tensor]:
+        """The norm of each person's vector by parameter."""
+        found = [part.layer_norms(order) for _, part in self._parts]
+        return {name: self._in_place([norms[name] for norms in found]) for name in self._layout.slices}
+
+    def weighted_sum(self, weights: Any, out: Tensor | None = None) -> Tensor:
+        """Σ wₚ vₚ, flat; added to `out` if that is given."""
+        total = self._layout.zeros() if out is None else out
+        for places, part in self._parts:
+            if isinstance(weights, dict):
+                own: Any = {name: torch.as_tensor(each)[places] for name, each in weights.items()}
+            else:
+                own = torch.as_tensor(weights)[places]
+            part.weighted_sum(own, total)
+        return total
+
+    def clipped_sum(self, clip: ClipFactors, weight: float = 1.0, out: Tensor | None = None) -> Tensor:
+        """weight × Σ of the clipped vectors; each parameter is a layer."""
+        total = self._layout.zeros() if out is None else out
+        for _, part in self._parts:
+            part.clipped_sum(clip, weight, total)
+        return total
+
+    def count_within(self, bound: float) -> int:
+        """How many vectors have an l2 norm of at most `bound`."""
+        return sum(part.count_within(bound) for _, part in self._parts)
+
+    def minus(self, other: "PersonGrads", weight: float = 1.0) -> "PersonGrads":
+        """vₚ − weight · v′ₚ for the same persons at another point."""
+        pairs = zip(self._parts, other._parts, strict=True)
+        return self._replace([(places, part.minus(its, weight)) for (places, part), (_, its) in pairs])
+
+    def scaled(self, diagonal: Tensor) -> "PersonGrads":
+        """vₚ ⊙ diagonal."""
+        return self._replace([(places, part.scaled(diagonal)) for places, part in self._parts])
+
+    def shifted(self, vector: Tensor, weight: float = 1.0) -> "PersonGrads":
+        """vₚ + weight · vector."""
+        return self._replace([(places, part.shifted(vector, weight)) for places, part in self._parts])
+
+    def _in_place(self, found: Sequence[Tensor]) -> Tensor:
+        norms = torch.full((self.examples,), torch.inf, dtype=self._layout.dtype, device=self._layout.device)
+        for (places, _), own in zip(self._parts, found, strict=True):
+            norms[places] = own
+        return norms
+
+    def _replace(self, parts: Sequence[tuple[Tensor, TorchGrads]]) -> "PersonGrads":
+        return PersonGrads(parts, self.examples, self._layout)
+
+
+def _alike(counts: Vector, least: int) -> Iterator[tuple[int, Vector]]:
+    """The places of persons with about as many rows, and how many steps those take; not of persons without rows.
+
+    Persons whose steps are fewer than `least` together go with those who have more: each step counts little then.
+    """
+    ladder = STEPS if counts.max(initial=0) <= STEPS[-1] else np.union1d(STEPS, counts)
+    steps = ladder.take(ladder.searchsorted(counts)) * (counts > 0)
+    longest, waiting = int(steps.max(initial=0)), np.zeros(len(counts), dtype=bool)
+    for length in np.unique(steps[steps > 0]).tolist():
+        waiting |= steps == length
+        if int(waiting.sum()) * length >= least or length == longest:
+            yield length, np.flatnonzero(waiting)
+            waiting[:] = False
+
+
 # ---------------------------------------------------------------- chunks
 
 
 class ChunkedGrads:
-    """The vectors of a batch, computed by `compute(start, stop)` each time they are needed."""
+    """The vectors of a batch, computed by `compute(start, stop)` each time they are needed: a `TorchGrads` or `PersonGrads`."""
 
-    def __init__(self, compute: Callable[[int, int], TorchGrads], examples: int, chunk: int, layout: Layout) -> None:
-        self._compute, self.examples, self._chunk, self._layout = compute, examples, chunk, layout
+    def __init__(self, compute: Callable[[int, int], Any], spans: Sequence[tuple[int, int]], layout: Layout) -> None:
+        self._compute, self._spans, self._layout = compute, spans, layout
+        self.examples = spans[-1][1] if spans else 0
         self._seed = int(torch.randint(2**62, (1,)))  # of dropout: the same for two points in one round
         self._norms: dict[int, Tensor] = {}
 
-    def _spans(self) -> list[tuple[int, int]]:
-        """Chunks of almost the same size: a last chunk of a few examples would take almost as long as the others."""
-        chunks = -(-self.examples // self._chunk)
-        edges = [self.examples * chunk // chunks for chunk in range(chunks + 1)]
-        return list(itertools.pairwise(edges))
-
-    def part(self, start: int, stop: int) -> TorchGrads:
+    def part(self, start: int, stop: int) -> Any:
         """One chunk, with the same random numbers each time."""
         with RngState(self._layout.device).replay():
             seed_torch(self._seed + start)
@@ -255,18 +356,18 @@ class ChunkedGrads:
     def norms(self, order: int = 2) -> Tensor:
         """The l1 or l2 norm of each."""
         if order not in self._norms:
-            self._norms[order] = torch.cat([self.part(*span).norms(order) for span in self._spans()])
+            self._norms[order] = torch.cat([self.part(*span).norms(order) for span in self._spans])
         return self._norms[order]
 
     def layer_norms(self, order: int = 2) -> dict[str, Tensor]:
         """The norm of each example's gradient of each parameter."""
-        parts = [self.part(*span).layer_norms(order) for span in self._spans()]
+        parts = [self.part(*span).layer_norms(order) for span in self._spans]
         return {name: torch.cat([part[name] for part in parts]) for name in self._layout.slices}
 
     def weighted_sum(self, weights: Any, out: Tensor | None = None) -> Tensor:
         """Σ wᵢ gᵢ, flat; added to `out` if that is given."""
-        total = self._total(out)
-        for start, stop in self._spans():
+        total = self._layout.zeros() if out is None else out
+        for start, stop in self._spans:
             if isinstance(weights, dict):
                 own: Any = {name: torch.as_tensor(own)[start:stop] for name, own in weights.items()}
             else:
@@ -276,8 +377,8 @@ class ChunkedGrads:
 
     def clipped_sum(self, clip: ClipFactors, weight: float = 1.0, out: Tensor | None = None) -> Tensor:
         """weight × Σ of the clipped vectors, in one pass over the examples."""
-        total, norms = self._total(out), []
-        for span in self._spans():
+        total, norms = self._layout.zeros() if out is None else out, []
+        for span in self._spans:
             part = self.part(*span)
             part.clipped_sum(clip, weight, total)
             norms.append(part.norms(clip.order))
@@ -301,8 +402,11 @@ class ChunkedGrads:
         """gᵢ + weight · vector."""
         return self._replace(lambda start, stop: self.part(start, stop).shifted(vector, weight))
 
-    def _replace(self, compute: Callable[[int, int], TorchGrads]) -> "ChunkedGrads":
-        return ChunkedGrads(compute, self.examples, self._chunk, self._layout)
+    def _replace(self, compute: Callable[[int, int], Any]) -> "ChunkedGrads":
+        return ChunkedGrads(compute, self._spans, self._layout)
 
-    def _total(self, out: Tensor | None) -> Tensor:
-        return torch.zeros(self._layout.size, dtype=self._layout.dtype, device=self._layout.device) if out is None else out
+
+def cut(examples: int, chunk: int) -> list[tuple[int, int]]:
+    """Chunks of almost the same size: a last chunk of a few examples would take almost as long as the others."""
+    chunks = -(-examples // chunk)
+    return list(itertools.pairwise(examples * piece // chunks for piece in range(chunks + 1)))

@@ -24,7 +24,7 @@ from privopt.perexample.networks.layout import FlatParameters, Layout
 from privopt.perexample.networks.loss_modules import Loss, check_targets, per_example
 from privopt.perexample.networks.model_state import at_least_float32
 from privopt.perexample.networks.recorder import Recorder, gradients
-from privopt.perexample.networks.torch_grads import ChunkedGrads, TorchGrads
+from privopt.perexample.networks.torch_grads import ChunkedGrads, TorchGrads, cut
 from privopt.perexample.networks.unsupported import UnsupportedLoss
 
 
@@ -128,16 +128,21 @@ class TorchOracle:
     def __call__(self, parameters: Tensor | None, rows: Any) -> TorchGrads | ChunkedGrads:
         """The gradients of these rows (None: all) at these parameters (None: the current ones)."""
         index, count = self._index(rows)
-        at = parameters if parameters is None or isinstance(parameters, Tensor) else torch.as_tensor(parameters)
         if self.chunk is None or count <= self.chunk:
-            return self._gradients(at, index, count)
+            return self.at_once(parameters, rows)
+        at = parameters if parameters is None or isinstance(parameters, Tensor) else torch.as_tensor(parameters)
         point = self.layout.flat() if at is None else at.detach().clone()  # chunks may be computed again later
 
         def compute(start: int, stop: int) -> TorchGrads:
             where = point if isinstance(self.layout, FlatParameters) else None
             return self._gradients(where, _part(index, start, stop), stop - start)
 
-        return ChunkedGrads(compute, count, self.chunk, self.layout)
+        return ChunkedGrads(compute, cut(count, self.chunk), self.layout)
+
+    def at_once(self, parameters: Tensor | None, rows: Any) -> TorchGrads:
+        """The gradients of these rows, however many they are, in one pass."""
+        at = parameters if parameters is None or isinstance(parameters, Tensor) else torch.as_tensor(parameters)
+        return self._gradients(at, *self._index(rows))
 
     def losses(self, parameters: Tensor, rows: Any) -> Tensor:
         """The loss of each of these examples (None: all), without gradients."""

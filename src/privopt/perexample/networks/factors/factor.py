@@ -72,6 +72,38 @@ class Factor(Protocol):
         """gᵢ + g′ᵢ, for a parameter that is used twice."""
         ...
 
+    def fold(self, members: "Members") -> "Factor":
+        """Σₜ wₚₜ gₘ₍ₚ,ₜ₎ for each person p: the rows of a person are time steps of one example."""
+        ...
+
+
+class Members:
+    """The rows of persons, as (persons, steps): the examples that they are, and their weights.
+
+    A person with fewer rows than there are steps has one of them again, with weight 0: what is not finite stays with its person.
+    """
+
+    def __init__(self, rows: Tensor, weights: Tensor) -> None:
+        self.rows, self.weights = rows, weights
+
+    @property
+    def persons(self) -> int:
+        """How many there are."""
+        return self.rows.shape[0]
+
+    @property
+    def steps(self) -> int:
+        """How many rows each has."""
+        return self.rows.shape[1]
+
+    def take(self, values: Tensor) -> Tensor:
+        """(examples, …) → (persons, steps, …)"""
+        return values.index_select(0, self.rows.flatten()).view(*self.rows.shape, *values.shape[1:])
+
+    def weighted(self, values: Tensor) -> Tensor:
+        """(examples, …) → (persons, steps, …), times the weights."""
+        return self.take(values).mul_(self.weights.to(values.dtype).view(*self.rows.shape, *[1] * (values.ndim - 1)))
+
 
 def squares(rows: Tensor) -> Tensor:
     """‖rowᵢ‖² over all dimensions but the first. (A norm needs no memory for the squares.)"""
@@ -193,6 +225,9 @@ class Dense:
 
     def plus(self, other: Factor) -> "Dense":
         return Dense(self.values + other.dense())
+
+    def fold(self, members: Members) -> "Dense":
+        return Dense(members.weighted(self.values).sum(1))
 
 
 # ---------------------------------------------------------------- memory

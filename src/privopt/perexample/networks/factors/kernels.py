@@ -40,6 +40,18 @@ def squared_lengths_of_two(gradients: Pair, inputs: Pair, least: float) -> tuple
     return torch.from_numpy(values), torch.from_numpy(below) if some else None
 
 
+def squared_lengths_of_steps(gradients: Tensor, inputs: Tensor, least: float) -> tuple[Tensor, Tensor | None]:
+    """‖Σₜ δᵢₜ ⊗ aᵢₜ‖² of (rows, time, width), and a mask of rows where it is below `least` × its largest possible value.
+
+    >>> deltas, inputs = torch.tensor([[[1.0], [-2.0]], [[1.0], [-2.0]]]), torch.tensor([[[5.0], [1.0]], [[2.0], [1.0]]])
+    >>> squared_lengths_of_steps(deltas, inputs, least=0.1)
+    (tensor([9., 0.]), tensor([False,  True]))
+    """
+    values, below = np.empty(gradients.shape[0], np.float32), np.empty(gradients.shape[0], np.bool_)
+    some = _squared_lengths_of_steps(*(rows.contiguous().numpy() for rows in (gradients, inputs)), least, values, below)
+    return torch.from_numpy(values), torch.from_numpy(below) if some else None
+
+
 def weighted_squares(weights: Tensor, inputs: Tensor) -> Tensor:
     """Σⱼ wᵢⱼ aᵢⱼ², for each row.
 
@@ -82,6 +94,26 @@ def _squared_lengths_of_two(gradients, others, inputs, theirs, least, values, be
             aa, bb, ab = aa + a * a, bb + b * b, ab + a * b
         square = dd * aa + ee * bb + float64(2.0) * de * ab
         values[row], below[row] = square, square < least * (math.sqrt(dd * aa) + math.sqrt(ee * bb)) ** 2
+        some |= below[row]
+    return some
+
+
+@compiled(f"boolean({2 * 'float32[:, :, ::1], '}float64, float32[::1], boolean[::1])", fastmath={"reassoc", "contract"})
+def _squared_lengths_of_steps(gradients, inputs, least, values, below):  # type: ignore[no-untyped-def]
+    some = False
+    for row in range(gradients.shape[0]):
+        square, possible = float64(0.0), float64(0.0)
+        for step in range(gradients.shape[1]):
+            for other in range(step + 1):
+                de, ab = float64(0.0), float64(0.0)
+                for column in range(gradients.shape[2]):
+                    de += float64(gradients[row, step, column]) * float64(gradients[row, other, column])
+                for column in range(inputs.shape[2]):
+                    ab += float64(inputs[row, step, column]) * float64(inputs[row, other, column])
+                square += de * ab if other == step else float64(2.0) * de * ab
+                if other == step:
+                    possible += math.sqrt(de * ab)
+        values[row], below[row] = square, square < least * possible**2
         some |= below[row]
     return some
 

@@ -21,6 +21,7 @@ from privopt.perexample.networks.factors.factor import (
     Buffers,
     Dense,
     Factor,
+    Members,
     absolutes,
     add_tensors,
     multiply_squares,
@@ -28,13 +29,14 @@ from privopt.perexample.networks.factors.factor import (
     scaled_product,
     squares,
 )
-from privopt.perexample.networks.factors.kernels import squared_lengths_of_two, usable
+from privopt.perexample.networks.factors.kernels import squared_lengths_of_steps, squared_lengths_of_two, usable
 from privopt.perexample.networks.factors.sums import VANISHED, Cancelled, Sum, recompute_doubtful
 
 TRAFFIC = 24  # products that take as long as writing one element of a formed gradient and reading it twice
 KEEP = 1 << 22  # elements of formed gradients that may always be kept for the weighted sum
 SHARE = 2  # … or this many times the elements of a and δ
 
+SHORT = 32  # steps whose products a compiled loop takes faster than many small matrix products
 CUT = 1 << 18  # elements of patches that are cut at a time: they fit a cache
 ALIGNED = 32  # bytes: adding a product to memory with a smaller alignment takes twice as long
 SMALL = 1 << 15  # elements for which that does not matter
@@ -102,6 +104,60 @@ class Signal:
 
     def contract(self, gradients: Tensor, groups: int) -> Tensor:
         return contract_rows(self.values, gradients, groups)
+
+
+def fold_source(source: Source, members: Members, groups: int) -> Source:
+    """The rows of each person as time steps. Rows are examples × groups, and become persons × groups."""
+    if isinstance(source, Signal):
+        return Signal(steps_of_persons(members.take(by_group(source.values, groups))))
+    rows = members.rows.reshape(-1, 1) * groups + torch.arange(groups, device=members.rows.device)
+    return Folded(source.take(rows.flatten()), members.steps, groups)
+
+
+def by_group(values: Tensor, groups: int) -> Tensor:
+    """(examples × groups, …) → (examples, groups, …)"""
+    return values.reshape(-1, groups, *values.shape[1:])
+
+
+def steps_of_persons(values: Tensor) -> Tensor:
+    """(persons, rows, groups, time, width) → (persons × groups, rows × time, width)"""
+    return values.transpose(1, 2).flatten(2, 3).flatten(0, 1)
+
+
+class Folded:
+    """A source whose rows are cut when they are needed, with the rows of each person as time steps."""
+
+    def __init__(self, source: Source, steps: int, groups: int) -> None:
+        self._source, self._steps, self._groups = source, steps, groups
+
+    @property
+    def shape(self) -> torch.Size:
+        rows, time, width = self._source.shape
+        return torch.Size((rows // self._steps, time * self._steps, width))
+
+    @property
+    def stored(self) -> int:
+        return self._source.stored
+
+    def block(self, start: int, stop: int) -> Tensor:
+        values = self._source.block(start * self._steps, stop * self._steps)
+        return steps_of_persons(values.reshape(-1, self._steps, self._groups, *values.shape[1:]))
+
+    def lengths(self) -> Tensor:
+        each = self._source.lengths().view(-1, self._steps, self._groups)
+        return torch.linalg.vector_norm(each, dim=1).flatten()
+
+    def take(self, index: Tensor) -> "Folded":
+        persons = torch.div(index[:: self._groups], self._groups, rounding_mode="floor").unsqueeze(1)
+        each = torch.arange(self._steps * self._groups, device=index.device)
+        return Folded(self._source.take((persons * len(each) + each).flatten()), self._steps, self._groups)
+
+    def less(self, other: "Folded") -> "Folded":
+        return Folded(self._source.less(other._source), self._steps, self._groups)
+
+    def contract(self, gradients: Tensor, groups: int) -> Tensor:
+        each = gradients.reshape(-1, groups, self._steps, self._source.shape[1], gradients.shape[2])
+        return self._source.contract(each.transpose(1, 2).flatten(0, 2), groups)
 
 
 def contract_rows(inputs: Tensor, gradients: Tensor, groups: int) -> Tensor:
@@ -192,7 +248,7 @@ class Outer:
         if self._formed is None and self.groups == 1 and self._time == len(self.terms):
             return self._norms_of_single_steps()
         if self._formed is None and self._gram_is_cheaper():
-            return self._gram_norms()
+            return self._norms_of_few_steps() if self._is_short() else self._gram_norms()
         if self._formed is None and self._may_keep():
             self._formed = self._form(self.buffers)
         if self._formed is not None:
@@ -230,6 +286,17 @@ class Outer:
             add_tensors([squared.sqrt() for squared in own]).square(),
         )
         return recompute_doubtful(self, values, values < CANCELLED * possible, 2, None)
+
+    def _is_short(self) -> bool:
+        """Whether there are only a few steps: the rows of a person."""
+        source, gradients = self.terms[0].source, self.terms[0].gradients
+        few = len(self.terms) == self.groups == 1 and self._time <= SHORT
+        return few and isinstance(source, Signal) and usable(gradients, source.values)
+
+    def _norms_of_few_steps(self) -> Tensor:
+        source, gradients = self.terms[0].source, self.terms[0].gradients
+        values, doubtful = squared_lengths_of_steps(gradients, source.block(0, self._rows), CANCELLED)
+        return values if doubtful is None else recompute_doubtful(self, values, doubtful, 2, None)
 
     def _gram_norms(self) -> Tensor:
         p = self._sides[0]
@@ -390,6 +457,15 @@ class Outer:
         if isinstance(other, Dense):
             return other.plus(self)
         return Sum([self, other], [1.0, 1.0])
+
+    def fold(self, members: Members) -> "Outer":
+        terms = []
+        for term in self.terms:
+            deltas = steps_of_persons(members.weighted(by_group(term.gradients, self.groups)))
+            terms.append(Term(fold_source(term.source, members, self.groups), deltas))
+        folded = Outer(terms, self.shape, self.groups)
+        folded.buffers = self.buffers
+        return folded
 
 
 def add_factors(factors: Sequence[Factor]) -> Factor:

@@ -3,7 +3,15 @@
 import torch
 from torch import Tensor
 
-from privopt.perexample.networks.factors.factor import Dense, Factor, absolutes, multiply_squares, scaled_product, squares
+from privopt.perexample.networks.factors.factor import (
+    Dense,
+    Factor,
+    Members,
+    absolutes,
+    multiply_squares,
+    scaled_product,
+    squares,
+)
 from privopt.perexample.networks.factors.kernels import squared_lengths, usable
 from privopt.perexample.networks.factors.outer import Outer, Signal, Term, accumulate
 
@@ -56,6 +64,9 @@ class RankOne:
 
     def plus(self, other: Factor) -> Factor:
         return self._as_outer().plus(other._as_outer() if isinstance(other, RankOne) else other)
+
+    def fold(self, members: Members) -> Factor:
+        return Outer.of(members.take(self.inputs), members.weighted(self.gradients.values), self._shape)
 
     @property
     def _shape(self) -> torch.Size:

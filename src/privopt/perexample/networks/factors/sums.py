@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from privopt.perexample.networks.factors.factor import BLOCK, Factor, absolutes, add_tensors, norms_in_blocks, squares
+from privopt.perexample.networks.factors.factor import BLOCK, Factor, Members, absolutes, add_tensors, norms_in_blocks, squares
 
 # ---------------------------------------------------------------- cancellation
 
@@ -160,6 +160,9 @@ class Sum:
             if type(part) is type(other) and self.scales[place] == 1.0:
                 return Sum([*self.parts[:place], part.plus(other), *self.parts[place + 1 :]], self.scales)
         return Sum([*self.parts, other], [*self.scales, 1.0])
+
+    def fold(self, members: Members) -> "Sum":
+        return Sum([part.fold(members) for part in self.parts], self.scales)
 
 
 DOUBTFUL = 1e-2  # share of the largest possible squared norm, below which rounding would show and vectors are formed

@@ -6,7 +6,7 @@ Each row of δ belongs to a row of the table, and several may belong to the same
 import torch
 from torch import Tensor, nn
 
-from privopt.perexample.networks.factors.factor import Factor, absolutes, squares
+from privopt.perexample.networks.factors.factor import Factor, Members, absolutes, squares
 from privopt.perexample.networks.factors.sums import Sum
 from privopt.perexample.networks.tape import NamedFactors, Site
 from privopt.perexample.networks.unsupported import UnsupportedLayer
@@ -82,6 +82,19 @@ class Lookup:
 
     def plus(self, other: Factor) -> Factor:
         return self._concatenate(other, 1.0) if isinstance(other, Lookup) else Sum([self, other], [1.0, 1.0])
+
+    def fold(self, members: Members) -> "Lookup":
+        """Entries go to their person; those of rows that are not of these persons are left out."""
+        owners, ids, values = self._entries()
+        kept = members.weights.flatten() != 0
+        rows, persons = members.rows.flatten()[kept], torch.arange(members.persons, device=ids.device)
+        place = torch.full((self.examples,), -1, device=ids.device)
+        place[rows] = persons.repeat_interleave(members.steps)[kept]
+        weights = values.new_zeros(self.examples)
+        weights[rows] = members.weights.flatten()[kept].to(values.dtype)
+        inside = place[owners] >= 0
+        owners, ids, values = owners[inside], ids[inside], values[inside]
+        return Lookup(place[owners], ids, values * weights[owners].unsqueeze(1), members.persons, self.shape)
 
     def _concatenate(self, other: "Lookup", weight: float) -> "Lookup":
         owners, ids = torch.cat([self.owners, other.owners]), torch.cat([self.ids, other.ids])

@@ -1,0 +1,71 @@
+"""Persons of a network: one vector per person, the mean of the gradients of that person's rows.
+
+    vₚ = (1/kₚ) Σₜ gₚₜ        over the kₚ rows t of person p
+
+One forward and one backward pass treat rows, each as one example; a model that mixes rows is refused. Then the rows of a person
+become time steps of one example, so of a weight that multiplies vₚ is (1/kₚ) Σₜ δₚₜ ⊗ aₚₜ, whose norm the factors know in closed
+form. Gradients of rows that were formed (biases, layers without a closed form) are added up by person. Persons with about as many
+rows are computed together: time steps that a person lacks repeat one of the person's own rows with weight 0.
+
+**Guarantee** Query: vₚ, from the rows of p and public numbers only. Unit: a person, who has one vector, is drawn by one coin and
+clipped once. Sensitivity: p moves Σ clipped vₚ by at most the bound, however many rows p has. Sampling and event are those of the
+measurement, with persons where it says examples. A norm is not understated: rows that cancel are time steps that cancel
+(`factors`). A person with a row that is not finite, or without rows, is absent. A batch is computed in pieces of whole persons,
+so nobody is clipped in parts.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from privopt.perexample.networks.layout import FlatParameters, Layout
+from privopt.perexample.networks.torch_grads import ChunkedGrads, PersonGrads
+from privopt.perexample.networks.torch_oracle import TorchOracle
+from privopt.perexample.persons import Persons, cut_between_persons
+
+
+class TorchPersonOracle:
+    """A network on the data of persons: (θ, persons) → one vector per person, from an oracle of the rows.
+
+    >>> from torch import nn
+    >>> persons = Persons.of(["a", "b", "a"], 3)
+    >>> rows = TorchOracle(nn.Linear(2, 1), nn.MSELoss(), torch.ones(3, 2), torch.zeros(3, 1))
+    >>> oracle = TorchPersonOracle(rows, persons)
+    >>> oracle.size, oracle.unit, oracle(rows.flat.vector, None).norms().shape
+    (2, 'person', torch.Size([2]))
+    """
+
+    unit = "person"
+
+    def __init__(self, rows: TorchOracle, persons: Persons) -> None:
+        self._rows, self._persons, self.model = rows, persons, rows.model
+        self.size, self.dimension, self.layers = persons.size, rows.dimension, rows.layers
+
+    @property
+    def layout(self) -> Layout:
+        """Where each parameter lies in θ."""
+        return self._rows.layout
+
+    @property
+    def flat(self) -> FlatParameters:
+        """θ: the model's trainable parameters as one vector, of which they become views."""
+        return self._rows.flat
+
+    def __call__(self, parameters: Tensor | None, rows: Any) -> PersonGrads | ChunkedGrads:
+        """The vectors of these persons (the rows of a round are persons here; None: all) at these parameters."""
+        chosen = self._persons if rows is None else self._persons.take(np.asarray(rows))
+        chunk = self._rows.chunk
+        if chunk is None or len(chosen.rows) <= chunk:
+            return self._of_rows(parameters, chosen)
+        at = parameters if isinstance(parameters, Tensor | None) else torch.as_tensor(parameters)
+        point = self.flat.vector.clone() if at is None else at.detach().clone()  # chunks may be computed again later
+
+        def compute(start: int, stop: int) -> PersonGrads:
+            return self._of_rows(point, chosen.take(np.arange(start, stop)))
+
+        return ChunkedGrads(compute, cut_between_persons(chosen.counts, chunk), self.layout)
+
+    def _of_rows(self, parameters: Tensor | None, chosen: Persons) -> PersonGrads:
+        return self._rows.at_once(parameters, chosen.rows).of_persons(chosen.counts)
