@@ -288,12 +288,13 @@ def test_workers_read_only_the_round_that_is_drawn() -> None:
     private._checked = True  # without a rehearsal
     batches = iter(private.loader)
     next(batches)
-    assert private.ledger.entries == ()
+    assert not private.ledger.entries
     assert private._open is not None
     assert len(private._examples._tasks) == len(private._open.parts)
     first = next(iter(private.loader))[0]  # the round was left before it was begun, and comes again
     private._checked = True
-    assert len(first) == len(private._open.parts[0])
+    again: Any = private._open
+    assert len(first) == len(again.parts[0])
     trained(private, classified(model))
     assert private.rounds == 3
     paid = [entry.count for entry in private.ledger.entries]

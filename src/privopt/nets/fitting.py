@@ -35,7 +35,7 @@ from privopt.nets.choices import (
 from privopt.nets.data import PublicExamples, as_model, content, describe_public, physical_batch_size, public_loss
 from privopt.nets.facts import count_inputs, facts_of_loss, find_stable_move, gradient_facts, probe_gradients, typical_norm
 from privopt.nets.identity import identify, probe_model
-from privopt.nets.loading import COMPARED, OWN_COLLATION, Examples, split_pair
+from privopt.nets.loading import OWN_COLLATION, Examples, split_pair
 from privopt.nets.ranked import Job, serve
 from privopt.nets.ranks import Shard, count_examples, describe, join
 from privopt.perexample.networks import TorchOracle, UnsupportedLayer
@@ -408,14 +408,16 @@ def _oracle(
 
 def _check_padding(oracle: TorchOracle, examples: Examples) -> None:
     """Refuse losses that depend on how far collate_fn pads an example, which the longest of its batch decides."""
-    rows = range(min(COMPARED, len(examples)))
+    device = oracle.layout.device
 
-    def losses(some: Sequence[int]) -> Tensor:
-        inputs, targets = move_to_device(examples.pair(some), oracle.layout.device)
+    def losses(items: list[Any]) -> Tensor:
+        inputs, targets = move_to_device(examples.collate_pairs(items), device)
         return compute_losses(oracle.loss, call_model(oracle.model, inputs), targets)
 
-    with silent(), evaluation_mode(oracle.model), without_randomness(oracle.model), torch.no_grad():
-        together, alone = losses(rows), torch.cat([losses([row]) for row in rows])
+    with silent(), global_generators(device), evaluation_mode(oracle.model), torch.no_grad():
+        items = examples.few_items()
+        with without_randomness(oracle.model):
+            together, alone = losses(items), torch.cat([losses([item]) for item in items])
     if not torch.allclose(together, alone, rtol=1e-3, atol=1e-5, equal_nan=True):
         raise UnsupportedLayer(
             "the loss of an example changes with the padding that collate_fn adds, so the longest example of a batch would "

@@ -158,12 +158,17 @@ class Examples:
         """
         if not self.own_collation or len(self) < 2:
             return
-        with global_generators(torch.device("cpu")), without_randomness(nn.Identity()):
-            seed_all(0)
-            items = self.items(range(min(COMPARED, len(self))))
-            whole = self._repeatable(items)
-            for size in {1, 2, (len(items) + 1) // 2} - {len(items)}:
-                self._compare(self._repeatable(items[:size]), whole, size)
+        with global_generators(torch.device("cpu")):
+            items = self.few_items()
+            with without_randomness(nn.Identity()):
+                whole = self._repeatable(items)
+                for size in {1, 2, (len(items) + 1) // 2} - {len(items)}:
+                    self._compare(self._repeatable(items[:size]), whole, size)
+
+    def few_items(self) -> list[Any]:
+        """A few examples, whose batches are compared."""
+        seed_all(0)
+        return self.items(range(min(COMPARED, len(self))))
 
     def _repeatable(self, items: list[Any]) -> list[Any]:
         seed_all(0)
