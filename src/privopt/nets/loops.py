@@ -372,10 +372,14 @@ class Private:
 
     @contextmanager
     def _guarded_optimizer(self) -> Iterator[None]:
-        """Refuse steps of the optimizer that are not ours: their gradients would not be private."""
+        """Refuse steps of the optimizer that are not ours: their gradients would not be private.
+
+        A step without any gradient changes nothing, and a trainer that has a loop of its own takes it after each of ours.
+        """
 
         def refuse(*_: Any) -> None:
-            if not self._updating:
+            held = (parameter for group in self.optimizer.param_groups for parameter in group["params"])
+            if not self._updating and any(parameter.grad is not None for parameter in held):
                 raise InputError(
                     "optimizer.step() in the loop would use gradients that are not private. private.step(…) calls it."
                 )
