@@ -40,9 +40,10 @@ class Texts(Dataset[Any]):
 
 def llama(*, next_token: bool = False) -> Any:
     torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = LlamaConfig(vocab_size=WORDS, num_key_value_heads=2, pad_token_id=0, use_cache=False, **sizes)
-    return LlamaForCausalLM(config) if next_token else LlamaForSequenceClassification(config)
+    head: Any = LlamaForCausalLM if next_token else LlamaForSequenceClassification
+    return head(config)
 
 
 def arguments(folder: Path, **settings: Any) -> TrainingArguments:

@@ -84,8 +84,6 @@ class PrivateTrainer(Trainer):
         **of_trainer: Any,  # which the Trainer validates
     ) -> None:
         refuse_accumulation(args.gradient_accumulation_steps, "gradient_accumulation_steps")
-        if args.group_by_length if hasattr(args, "group_by_length") else False:
-            raise InputError("group_by_length chooses which examples meet, but a round is a Poisson sample. Leave it out.")
         super().__init__(model=model, args=args, train_dataset=train_dataset, data_collator=data_collator, **of_trainer)
         self.private: Private | None = None
         self._losses = losses or self._usual_losses()
@@ -142,7 +140,7 @@ class PrivateTrainer(Trainer):
         model.train()
         if self.private is None:
             plain = self.accelerator.unwrap_model(model)
-            optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # without what Accelerate puts around it
+            optimizer: Any = getattr(self.optimizer, "optimizer", self.optimizer)  # without what Accelerate puts around it
             self.private = self._begin(plain, optimizer, self._data(), rounds=self.state.max_steps)
             self._turns = TurnTaker(self.private)
         self._turns.take(lambda batch: self._compute(model, batch))

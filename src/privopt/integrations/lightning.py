@@ -49,9 +49,9 @@ class PrivateStrategy(SingleDeviceStrategy):
         physical_batch_size: int | None = None,
         ledger: Ledger | None = None,
         seed: int | None = None,
-        device: str | torch.device = "cpu",
+        device: Any = "cpu",
     ) -> None:
-        super().__init__(device=device)  # type: ignore[arg-type]  # a device is a device, too
+        super().__init__(device=device)
         self.turns = Turns(data, batch_size)
         self.private: Private | None = None
         self._data, self._piece, self._values = data, None, torch.zeros(0)
