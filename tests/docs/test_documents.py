@@ -33,7 +33,10 @@ ROOT = Path(__file__).parents[2]
 TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
 DOCUMENTS = [*TOP, *sorted((ROOT / "docs").rglob("*.md"))]
 LANGUAGES = {"python", "console", "text", "json", "sh", "{toctree}", "{eval-rst}", "{include} ../CHANGELOG.md"}
-NEEDS = {"flower-wrapper.md": ("flwr",), "trainers.md": ("transformers", "peft", "lightning")}  # extras that a document's examples import
+NEEDS = {
+    "flower-wrapper.md": ("flwr",),
+    "trainers.md": ("transformers", "peft", "lightning"),
+}  # extras that a document's examples import
 COLUMNS = "80"  # of the terminal that the documents show
 
 each_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
