@@ -45,7 +45,8 @@ class Views(nn.Module):
         """In training (examples, views, …): the outputs on every view."""
         if not self.training:
             return self.model(inputs)
-        return self.model(self.augment(inputs.repeat_interleave(self.count, 0))).unflatten(0, (len(inputs), self.count))
+        output: Tensor = self.model(self.augment(inputs.repeat_interleave(self.count, 0)))
+        return output.view(len(inputs), self.count, *output.shape[1:])
 
     def loss(self, loss: Callable[..., Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
         """The mean loss of an example over its views."""
@@ -55,6 +56,6 @@ class Views(nn.Module):
             if not self.training:
                 return each(output, targets)
             values = each(output.flatten(0, 1), targets.repeat_interleave(self.count, 0))
-            return values.unflatten(0, (len(targets), self.count)).mean(1)
+            return values.view(len(targets), self.count).mean(1)
 
         return averaged
