@@ -154,7 +154,7 @@ class Examples:
         >>> mixing = DataLoader([1.0, 2.0], collate_fn=lambda items: torch.tensor(items) / len(items))
         >>> Examples.given(mixing).check_collation()  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        privopt.perexample.networks.unsupported.UnsupportedLayer: collate_fn gives an example other values beside others ...
+        privopt.perexample.networks.unsupported.UnsupportedLayer: collate_fn gives an example other values beside others...
         """
         if not self.own_collation or len(self) < 2:
             return
