@@ -146,7 +146,8 @@ def make_private(
     if budget.delta == 0:
         raise InputError("delta is 0, but Gaussian noise needs delta > 0: well below 1/n, such as 1e-6.")
     chunk = physical_batch_size
-    attach = partial(Attachment, as_model(model), optimizer, examples, chunk, most=-(-batch // max(examples.workers, 1)))
+    most = -(-batch // examples.workers) if examples.workers else None  # examples of a piece, so that each worker has one
+    attach = partial(Attachment, as_model(model), optimizer, examples, chunk, most=most)
     begin = partial(Session, budget, size, seed=seed, accountant=accountant, noise_multiplier=noise_multiplier)
     if ranks is None:
         return Private(attach(), begin(ledger=ledger), sampler, clip, passes)
@@ -186,7 +187,7 @@ class Attachment:
         examples: Examples,
         physical: int | None,
         *,
-        most: int,
+        most: int | None,
         chunk: int | None = None,
         doubts: list[str] | None = None,
     ) -> None:
@@ -195,7 +196,9 @@ class Attachment:
         self.recorder, self.layout, self.attached = Recorder(model), Layout(model), Attached(model)
         _check_optimizer(optimizer, self.layout)
         self._first = examples.first
-        self.chunk = chunk or physical or min(self._measured_chunk(), most)  # each worker has a piece
+        if not (chunk := chunk or physical):
+            chunk = self._measured_chunk() if most is None else min(self._measured_chunk(), most)
+        self.chunk = chunk
         if doubts is None:
             examples.check_collation()
             doubts = [OWN_CODE, *([OWN_COLLATION] if examples.own_collation else []), *self._doubts_of_model()]
