@@ -47,7 +47,7 @@ clean:  ## remove everything that the other targets made
 .venv/ready: .venv/run
 	@echo "Adding torch and the developers' tools to .venv (the first time takes a minute or two) ..."
 	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --group dev --editable '.[parquet,demo,report,torch,federated]'
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --group dev --group integrations --editable '.[parquet,demo,report,torch,federated]'
 	@touch $@
 
 .venv/docs: .venv/ready

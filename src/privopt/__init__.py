@@ -45,6 +45,11 @@ def __getattr__(name: str) -> Any:
             raise ModuleNotFoundError(
                 f"privopt.{name} trains networks, which needs torch: pip install 'privopt[torch]'"
             ) from None
+    if name in ("PrivacyEngine", "GradSampleModule", "DPOptimizer", "DPDataLoader"):  # of Opacus
+        raise ImportError(
+            f"{name} is Opacus'. Here the model stays as it is: private = privopt.make_private(model, optimizer, data, "
+            "budget=privopt.Budget(3.0, 1e-5), batch_size=256, epochs=5). Which lines change: docs/coming-from-opacus.md."
+        )
     raise AttributeError(f"module 'privopt' has no attribute {name!r}")
 
 

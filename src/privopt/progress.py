@@ -120,6 +120,18 @@ class Watchers:
 
 
 @contextmanager
+def preparing() -> Iterator[None]:
+    """Say that noise is being calibrated, if standard error is a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(PREPARING):
+        yield
+
+
+@contextmanager
 def watching(
     progress: bool | Callable[[int], None] = False,
     observer: Callable[[Round], None] | None = None,

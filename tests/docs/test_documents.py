@@ -33,7 +33,10 @@ ROOT = Path(__file__).parents[2]
 TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
 DOCUMENTS = [*TOP, *sorted((ROOT / "docs").rglob("*.md"))]
 LANGUAGES = {"python", "console", "text", "json", "sh", "{toctree}", "{eval-rst}", "{include} ../CHANGELOG.md"}
-NEEDS = {"flower-wrapper.md": "flwr"}  # extras that a document's examples import
+NEEDS = {
+    "flower-wrapper.md": ("flwr",),
+    "trainers.md": ("transformers", "peft", "lightning"),
+}  # extras that a document's examples import
 COLUMNS = "80"  # of the terminal that the documents show
 
 each_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -185,8 +188,8 @@ def write_samples(text: str) -> None:
 @each_document
 def test_every_example_runs_and_prints_what_the_document_shows(path: Path, folder: Path) -> None:
     where = str(path.relative_to(ROOT))
-    if (needed := NEEDS.get(path.name)) and not find_spec(needed):
-        pytest.skip(f"{where} needs {needed}, which is an extra")
+    if missing := [name for name in NEEDS.get(path.name, ()) if not find_spec(name)]:
+        pytest.skip(f"{where} needs {missing[0]}, which is an extra")
     text = path.read_text(encoding="utf-8")
     write_samples(text)
     found = blocks(text)

@@ -18,7 +18,7 @@ from privopt.methods.rrpsgd import rrpsgd
 from privopt.perexample.losses import Huber, Logistic, Loss, Multinomial, Squared
 from privopt.postprocess.estimates import Estimate, newest_answer, recursive_momentum
 from privopt.postprocess.regularizers import Regularizer, nonconvex, ridge
-from privopt.postprocess.release import ReleaseRule, average, last, random_round, uniform_iterate
+from privopt.postprocess.release import ReleaseRule, average, last, moving_average, random_round, uniform_iterate
 from privopt.postprocess.side_information import (
     SideInformation,
     delayed_preconditioner,
@@ -82,6 +82,7 @@ RELEASES: dict[str, ReleaseRule] = {
     "uniform_iterate": uniform_iterate(),
     "random_round": random_round(),
     "average": average(),
+    "moving_average": moving_average(),
 }
 REGULARIZERS: dict[str, Regularizer] = {"ridge": ridge(0.3), "nonconvex": nonconvex(0.3)}
 LOSSES: dict[str, Loss] = {

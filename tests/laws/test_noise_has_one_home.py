@@ -63,6 +63,8 @@ DRAWN = {  # by these names, and by no others
     "nets/identity.py": {"rand", "randn", "Generator"},  # made-up examples
     "nets/data.py": {"Generator"},
     "nets/loops.py": {"from_key"},  # which rows of a person count
+    "nets/loading.py": {"Generator"},  # of a loader of workers, which draws nothing with it
+    "nets/scattering.py": {"rand", "Generator"},  # made-up images
     "nets/facts.py": {"randn", "Generator"},  # made-up moves of parameters
     "cli/demo.py": {"random"},  # a made-up table
     "runs/federation.py": {"integers"},  # which row of a user is surveyed

@@ -215,6 +215,6 @@ def test_a_loop_that_another_version_saved_is_refused_before_it_is_paid() -> Non
     saved["runs"] = [[name, 1] for name, _ in saved["runs"]]
     with pytest.raises(InputError, match="another version of privopt began it"):
         private.load_state_dict(saved | {"generator": json.dumps(np.random.PCG64DXSM(0).state)})
-    assert private.epsilon() == 0
+    assert private.statement().epsilon == 0
     private.load_state_dict(saved)  # its own would be
-    assert private.epsilon() > 0
+    assert private.statement().epsilon > 0

@@ -20,6 +20,7 @@ from privopt.errors import InputError
 from privopt.measure.measurement import OpenRound
 from privopt.measure.mechanisms import gaussian
 from privopt.nets import Private, loops, make_private
+from privopt.nets.loading import Examples
 from privopt.perexample.networks import TorchGrads, torch_oracle
 from privopt.perexample.networks.tape import Tape
 from privopt.training import session
@@ -200,7 +201,7 @@ PASS = "the pass that computes gradients"  # of a round that is paid: checks and
 PLACES: dict[str, tuple[Any, str, int]] = {  # what is called, and which time it raises
     "a closure": (faults, "loss", 9),
     "a closure, when it is checked": (faults, "loss", 3),
-    "reading a batch": (loops, "default_collate", 4),
+    "reading a batch": (Examples, "read_sorted", 4),
     PASS: (Tape, "factors", 3),
     "a clipped sum": (TorchGrads, "clipped_sum", 3),
     "the sum of a piece": (OpenRound, "add", 3),

@@ -8,6 +8,7 @@ import pickle
 import random
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +173,7 @@ def test_losses_that_are_not_each_examples_own_are_refused_before_anything_is_pa
 
 def test_a_loss_that_is_computed_already_is_refused_with_what_would_do() -> None:
     private = begun()
-    inputs, targets = next(private.loader)
+    inputs, targets = next(iter(private.loader))
     computed: Any = losses(private.model, inputs, targets)
     with pytest.raises(InputError, match=r"step\(lambda: loss"):
         private.step(computed)
@@ -278,7 +279,8 @@ def test_a_loop_goes_on_bit_for_bit_and_pays_once(at: int, durable: bool, tmp_pa
     with ledger() as second:
         again = resumed(begun(seed=99, ledger=second), state)
         assert again.rounds == at
-        assert torch.equal(trained(again), wanted)
+        with nullcontext() if at < ROUNDS else pytest.warns(PrivoptWarning, match="all 40 rounds that were planned are done"):
+            assert torch.equal(trained(again), wanted)
         assert second.event == whole.ledger.event
         assert again.statement().event == whole.statement().event
         assert again.epsilon() == whole.epsilon()
@@ -473,7 +475,7 @@ def test_a_killed_loop_ends_as_one_that_was_not(tmp_path: Path) -> None:
 def test_a_fork_may_not_go_on_with_a_loop() -> None:
     """It has the same generator: its noise would be the parent's, on another batch perhaps."""
     private = begun()
-    batches = private.loader
+    batches = iter(private.loader)
     next(batches)
     child = os.fork()
     if child == 0:
@@ -499,7 +501,7 @@ def broken() -> Tensor:
 def fail(private: Private, pieces: int = 1) -> None:
     """Fail in the piece with this number of the next round."""
     private._checked = True  # without a rehearsal
-    loader = private.loader
+    loader = iter(private.loader)
     for _ in range(pieces - 1):
         inputs, targets = next(loader)
         private.step(lambda inputs=inputs, targets=targets: losses(private.model, inputs, targets))  # type: ignore[misc]
@@ -528,8 +530,8 @@ def test_a_round_that_fails_is_spent_and_the_rest_is_done(piece: int) -> None:
 
 def test_a_round_that_is_left_before_its_first_step_comes_again_for_free() -> None:
     private = begun(rounds=3)
-    first = next(private.loader)
-    again = next(private.loader)
+    first = next(iter(private.loader))
+    again = next(iter(private.loader))
     assert torch.equal(first[0], again[0])
     assert private.ledger.entries == ()
     assert torch.equal(trained(private), trained(begun(rounds=3)))
@@ -539,7 +541,7 @@ def test_a_round_that_is_left_before_its_first_step_comes_again_for_free() -> No
 def test_a_round_that_is_left_after_its_first_step_is_spent_with_a_warning() -> None:
     private = begun(rounds=3)
     private._checked = True  # without a rehearsal
-    inputs, targets = next(private.loader)
+    inputs, targets = next(iter(private.loader))
     assert not private.step(lambda: losses(private.model, inputs, targets))
     with pytest.warns(PrivoptWarning, match="left inside a round.*spent") as caught:
         trained(private)
@@ -550,7 +552,7 @@ def test_a_round_that_is_left_after_its_first_step_is_spent_with_a_warning() -> 
 
 def test_a_round_belongs_to_one_loop() -> None:
     private = begun(rounds=3)
-    first, second = private.loader, private.loader
+    first, second = iter(private.loader), iter(private.loader)
     next(first)
     inputs, targets = next(second)
     with pytest.raises(InputError, match="entered again"):
@@ -562,7 +564,7 @@ def test_a_round_belongs_to_one_loop() -> None:
 
 def test_a_step_inside_a_step_or_in_another_thread_is_refused() -> None:
     private = begun(rounds=3)
-    inputs, targets = next(private.loader)
+    inputs, targets = next(iter(private.loader))
     refused: list[str] = []
 
     def nested() -> Tensor:

@@ -15,6 +15,7 @@ from privopt.errors import CompositionError, InputError
 from privopt.methods import METHODS
 from privopt.nets import fit
 from privopt.nets.data import PublicExamples, describe_public
+from privopt.nets.loading import Examples
 from privopt.perexample.linear_oracle import public_batches
 from privopt.perexample.networks import TorchOracle
 from privopt.privacy.events import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
@@ -93,7 +94,7 @@ class _Items(Dataset[Any]):
 def test_a_public_gradient_is_autograd_s_mean_without_dropout_wherever_it_is_asked(data: Dataset[Any]) -> None:
     model = tanh_network(4, dropout=0.1, seed=3)
     oracle = TorchOracle(model, nn.CrossEntropyLoss(), X, Y)
-    public = PublicExamples(oracle, data, batch_size=40)
+    public = PublicExamples(oracle, len(P), Examples.given(data).read, batch_size=40)
     assert public.epoch == 3
     model.train()
     for round_, theta in ((0, oracle.flat.vector.clone()), (4, torch.randn_like(oracle.flat.vector))):

@@ -94,7 +94,7 @@ REFUSED: dict[str, tuple[Any, Any, Any, str]] = {
     "no loss": (linear(), "cross_entropy", (X, Y), "loss is a str"),
     "no model": (lambda x: x, CE, (X, Y), "torch.nn.Module is needed"),
     "no length": (linear(), CE, Endless(), "Endless has no length.*map-style"),
-    "a loader": (linear(), CE, torch.utils.data.DataLoader(TensorDataset(X, Y)), "give the loader's dataset"),
+    "a loader that shuffles": (linear(), CE, torch.utils.data.DataLoader(TensorDataset(X, Y), shuffle=True), "has shuffle=True"),
     "arrays": (linear(), CE, (X.numpy(), Y.numpy()), r"\(ndarray, ndarray\).*torch\.as_tensor"),
     "more inputs than targets": (linear(), CE, (X, Y[:5]), "60 inputs, but 5 targets"),
     "a scalar target": (linear(), CE, (X, Y[0]), "60 inputs, but no targets"),
@@ -209,8 +209,13 @@ def test_a_step_of_the_optimizer_with_raw_gradients_is_refused_in_the_loop_and_f
     loss = torch.nn.CrossEntropyLoss(reduction="none")
     for x, y in private.loader:
         private.step(lambda x=x, y=y: loss(model(x), y))  # type: ignore[misc]
+        before = flat_parameters(model)
+        loss(model(x), y).sum().backward()
         with pytest.raises(PrivoptError, match="gradients that are not private"):
             optimizer.step()
+        optimizer.zero_grad()
+        optimizer.step()  # of a trainer, without any gradient
+        assert torch.equal(flat_parameters(model), before)
     optimizer.step()
 
 

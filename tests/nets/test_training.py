@@ -64,9 +64,10 @@ def test_make_private_learns_within_its_budget_with_any_optimizer_and_scheduler(
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 200)
     private = make_private(model, optimizer, (x, y), budget=BUDGET, epochs=10, batch_size=200, seed=0)
-    for inputs, targets in private.loader:
-        if private.step(functools.partial(_losses, model, inputs, targets)):
-            scheduler.step()
+    for _ in range(10):
+        for inputs, targets in private.loader:
+            if private.step(functools.partial(_losses, model, inputs, targets)):
+                scheduler.step()
     assert accuracy(model, x, y) > 0.85
     assert private.rounds == 100
     assert private.statement().event == private.ledger.event

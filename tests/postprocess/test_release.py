@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from privopt.errors import CompositionError
 from privopt.measure.randomness import generator
 from privopt.perexample.grads import Vector
-from privopt.postprocess.release import ReleaseRule, average, last, random_round, uniform_iterate
+from privopt.postprocess.release import ReleaseRule, average, last, moving_average, random_round, uniform_iterate
 from tests.laws.checks import FALSE_ALARM
 
 ROUNDS = 7
@@ -32,6 +33,18 @@ def test_an_average_is_the_mean_of_all_or_of_those_after_the_first_half() -> Non
     np.testing.assert_allclose(released(average("last half")), [5.5, 5.5])  # rounds 4 to 7 of 7
     np.testing.assert_allclose(released(average("last half"), rounds=6), [5, 5])  # rounds 4 to 6 of 6
     np.testing.assert_allclose(released(average("last half"), rounds=1), [1, 1])
+
+
+def test_a_moving_average_forgets_the_start_and_then_averages_over_its_horizon() -> None:
+    kept = 1.0
+    for done, iterate in enumerate(range(2, ROUNDS + 1), start=1):
+        decay = min(0.3, done / (done + 9))
+        kept = decay * kept + (1 - decay) * iterate
+    np.testing.assert_allclose(released(moving_average(0.3)), [kept, kept])
+    np.testing.assert_allclose(released(moving_average(0.0)), released(last()))
+    np.testing.assert_allclose(released(moving_average(0.9), rounds=1), [1, 1])
+    with pytest.raises(CompositionError, match="decay is a number"):
+        moving_average(1.0)
 
 
 @pytest.mark.parametrize("rule", [uniform_iterate(), random_round()], ids=str)

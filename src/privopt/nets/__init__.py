@@ -6,13 +6,17 @@ from privopt.nets.facts import clipped_sum, per_example_norms
 from privopt.nets.fitting import Fitted, fit
 from privopt.nets.loops import Private, make_private
 from privopt.nets.ranks import Shard
+from privopt.nets.scattering import ImageFeatures
+from privopt.nets.views import Views
 from privopt.perexample.networks import UnsupportedLayer, replace_batchnorm
 
 __all__ = [
     "Fitted",
+    "ImageFeatures",
     "Private",
     "Shard",
     "UnsupportedLayer",
+    "Views",
     "automatic",
     "clipped_sum",
     "fit",

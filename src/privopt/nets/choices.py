@@ -5,10 +5,11 @@ Independence is whether it is checked or proved that each example's loss depends
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -67,6 +68,30 @@ def count_rounds(size: int, batch: float, epochs: float | None, rounds: int | No
     return rounds
 
 
+def count_passes(size: int, batch: float, epochs: float | None, rounds: int | None) -> list[int]:
+    """After how many rounds each pass over the data ends: each epoch, or all rounds in one pass.
+
+    >>> count_passes(1000, 300, 2.5, None), count_passes(1000, 300, None, 8)
+    ([3, 7, 8], [8])
+    """
+    total = count_rounds(size, batch, epochs, rounds)
+    if total is None:
+        raise InputError("say how long to train: epochs=… or rounds=…, and not both.")
+    if epochs is None:
+        return [total]
+    ends = [round(done * size / batch) for done in range(1, math.ceil(epochs) + 1)]
+    return [end for end in ends if end < total] + [total]
+
+
+def need_batch_size(said: int | None, of_loader: int | None) -> int:
+    """The batch size, said here or by a DataLoader."""
+    if said is None and of_loader is None:
+        raise InputError("say how many examples a batch has on average: batch_size=…, or that of a DataLoader.")
+    if said is not None and of_loader is not None and said != of_loader:
+        raise InputError(f"batch_size is {said!r}, but {of_loader} in the DataLoader. Say it once.")
+    return said if said is not None else of_loader  # type: ignore[return-value]  # one of them is a number
+
+
 def sampler_of(size: int, batch_size: int) -> Sampler:
     """Poisson batches, or every example if a batch holds them all."""
     return poisson(batch_size / size) if batch_size < size else full_batch()
@@ -94,7 +119,7 @@ class People:
         return digest.hexdigest()
 
 
-def find_people(ids: Any, rows_per_person: Any, rows: int, budget: Budget, *, torchrun: bool) -> People | None:
+def find_people(ids: Any, rows_per_person: Any, rows: int, budget: Budget | None, *, torchrun: bool) -> People | None:
     """The persons, if ids say whose row each is; refused where the budget or the job is for something else."""
     if ids is None:
         if rows_per_person is not None:
@@ -102,7 +127,7 @@ def find_people(ids: Any, rows_per_person: Any, rows: int, budget: Budget, *, to
         return None
     if torchrun:
         raise InputError("persons=… is for one process: in a torchrun job the rows of a person could be in two of them.")
-    if budget.unit != "person":
+    if budget is not None and budget.unit != "person":
         raise InputError(
             f"persons are given, but the budget is for {UNITS[budget.unit]}. Say Budget({budget.epsilon:g}, {budget.delta:g}, "
             'unit="person"): δ is well below 1 / the number of persons.'
@@ -145,3 +170,38 @@ def assumptions(doubts: Sequence[str]) -> list[str]:
     ["each example's loss depends on that example only; not proved, because a tensor is read as a Python number (model.py, ...)"]
     """
     return [f"each example's loss depends on that example only; not proved, because {doubt}" for doubt in doubts]
+
+
+# ---------------------------------------------------------------- names of Opacus
+
+
+OPACUS = {  # what to write instead
+    "module": "model, the first argument",
+    "data_loader": "the third argument, which is a DataLoader, a dataset or a pair of tensors",
+    "max_grad_norm": "clip_bound=…",
+    "target_epsilon": "budget=Budget(epsilon, delta)",
+    "target_delta": "budget=Budget(epsilon, delta)",
+    "poisson_sampling": "nothing: batches are Poisson samples always",
+    "sample_rate": "batch_size=…, which is the sample rate times the number of examples",
+    "max_physical_batch_size": "physical_batch_size=…",
+    "clipping": "clip_bound=…, a number or a clip such as privopt.nets.automatic(1.0)",
+    "grad_sample_mode": "nothing: there is one engine",
+    "loss_reduction": "nothing: losses are one for each example, and their sum is divided by the expected batch size",
+    "batch_first": "nothing: the first dimension is always the example",
+    "noise_generator": "seed=…, in tests only",
+    "secure_mode": "nothing: noise comes from a cipher always",
+}
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def helping_from_opacus(function: Callable[P, R]) -> Callable[P, R]:
+    """Answer an argument that Opacus has, and this function does not, with what to write instead."""
+
+    @wraps(function)
+    def called(*arguments: P.args, **named: P.kwargs) -> R:
+        if foreign := [name for name in named if name in OPACUS]:
+            raise InputError("; ".join(f"{name} is Opacus' name. Write {OPACUS[name]}" for name in foreign) + ".")
+        return function(*arguments, **named)
+
+    return called

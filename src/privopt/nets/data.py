@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from privopt.errors import InputError
 from privopt.perexample.linear_oracle import public_batches
@@ -37,8 +37,6 @@ def as_dataset(data: Any) -> Dataset[Any]:
             sizes = [part.shape[0] if part.ndim else "no" for part in data]
             raise InputError(f"there are {sizes[0]} inputs, but {sizes[1]} targets.")
         return TensorDataset(data[0], data[1])
-    if isinstance(data, DataLoader):
-        raise InputError("privopt draws the batches itself, at random for each round: give the loader's dataset, loader.dataset.")
     if isinstance(data, IterableDataset) or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         raise InputError(
             f"{type(data).__name__} has no length, so examples cannot be sampled from it. Give a map-style Dataset, with __len__ "
@@ -68,22 +66,6 @@ def as_model(model: Any) -> nn.Module:
             "all of it. Give the plain model, whole in every process."
         )
     return model
-
-
-def pairs(data: Dataset[Any]) -> Dataset[Any]:
-    """Validate that a dataset holds pairs (inputs, targets)."""
-    first = data[0]
-    if not isinstance(first, tuple | list) or len(first) != 2:
-        found = f"{len(first)} values" if isinstance(first, tuple | list) else f"a {type(first).__name__}"
-        raise InputError(
-            f"an item of the dataset is {found}, but a pair (inputs, targets) is needed. Several inputs are a tuple: ((a, b), y)."
-        )
-    return data
-
-
-def first_of(data: Dataset[Any]) -> Any:
-    """The first example as a batch of one."""
-    return default_collate([data[0]])
 
 
 def physical_batch_size(model: nn.Module, inputs: Any) -> int:
@@ -189,9 +171,9 @@ class PublicExamples:
     The caller declares that the examples are public: they are used without noise, and no event is recorded.
     """
 
-    def __init__(self, oracle: TorchOracle, data: Dataset[Any], batch_size: int = BATCH) -> None:
-        self._oracle, self._data = oracle, data
-        self._batches = public_batches(len(data), batch_size)  # type: ignore[arg-type]  # map-style datasets have a length
+    def __init__(self, oracle: TorchOracle, size: int, read: Callable[[Any], Any], batch_size: int = BATCH) -> None:
+        self._oracle, self._read = oracle, read
+        self._batches = public_batches(size, batch_size)
 
     @property
     def epoch(self) -> int:
@@ -199,18 +181,12 @@ class PublicExamples:
 
     def __call__(self, parameters: Tensor, round_: int) -> Tensor:
         oracle = self._oracle
-        inputs, targets = move_to_device(self._fetch(round_ % len(self._batches)), oracle.layout.device)
+        inputs, targets = move_to_device(self._read(self._batches[round_ % len(self._batches)]), oracle.layout.device)
         oracle.flat.assign(parameters)
         with evaluation_mode(oracle.model), torch.enable_grad():
             mean = compute_losses(oracle.loss, call_model(oracle.model, inputs), targets).mean()
             parts = torch.autograd.grad(mean, list(oracle.layout.parameters.values()), allow_unused=True, materialize_grads=True)
         return torch.cat([part.reshape(-1) for part in parts])
-
-    def _fetch(self, batch: int) -> Any:
-        rows = self._batches[batch]
-        if isinstance(self._data, TensorDataset):
-            return rows_of(tuple(self._data.tensors), torch.as_tensor(rows))
-        return default_collate([self._data[int(row)] for row in rows])
 
 
 def describe_public(data: Dataset[Any]) -> str:

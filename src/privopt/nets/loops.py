@@ -2,6 +2,8 @@
 
 The loop is not ours, so it may end anywhere. What stays true:
 
+- A pass of the loader has the rounds that make up one epoch. The batches of a round are Poisson samples, so a pass is no
+  permutation of the data: an example may come twice in it, or not at all.
 - A round is *drawn* when its first piece is handed out, *begun* by its first `step`, and *closed* by the step of its last piece.
 - A round that is drawn and left is drawn again, the same rows, by the next entry of the loader: nothing of it was used.
 - A round is begun once it is paid for, and its number is then used up. If anything raises in it, or the loop leaves it, it is
@@ -13,14 +15,14 @@ The loop is not ours, so it may end anywhere. What stays true:
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset, default_collate
+from torch.utils._pytree import tree_map
 
 from privopt.checkpoint import different, software
 from privopt.errors import InputError, warn
@@ -29,6 +31,7 @@ from privopt.measure.clips import Clip, as_clip, l2
 from privopt.measure.measurement import Measurement, OpenRound, RoundInPieces
 from privopt.measure.mechanisms import gaussian
 from privopt.measure.queries import gradient
+from privopt.measure.samplers import Sampler
 from privopt.measure.units import Unit, each_person, each_row
 from privopt.needs import Offer, check_oracle, check_slots
 from privopt.nets.choices import (
@@ -39,30 +42,35 @@ from privopt.nets.choices import (
     check_clip,
     check_independence,
     check_physical,
-    count_rounds,
+    count_passes,
     describe_examples,
     find_people,
+    helping_from_opacus,
+    need_batch_size,
     require,
     sampler_of,
 )
-from privopt.nets.data import as_dataset, as_model, content, first_of, physical_batch_size, values
+from privopt.nets.data import as_model, content, physical_batch_size, values
 from privopt.nets.identity import identify
+from privopt.nets.loading import LABELS, OWN_COLLATION, Examples, like
 from privopt.nets.ranked import Job
 from privopt.nets.ranks import Shard, count_examples, describe, join
-from privopt.nets.rehearsal import RANDOM, Attached, Rehearsal
+from privopt.nets.rehearsal import RANDOM, Attached, Rehearsal, check_recorded, explaining_outside
 from privopt.perexample.networks import Layout, Recorder, TorchGrads
-from privopt.perexample.networks.examples import leaves, move_to_device, rows_of
+from privopt.perexample.networks.examples import leaves, move_to_device
 from privopt.perexample.networks.isolation.model_check import check_model, run_or_explain
 from privopt.perexample.networks.isolation.one_by_one import DRAWN, draws_random_numbers
 from privopt.perexample.networks.isolation.overwriting import BatchRows, check_losses
 from privopt.perexample.networks.rng import Dropout, global_generators
 from privopt.perexample.networks.unsupported import UnsupportedLayer, UnsupportedLoss
 from privopt.perexample.persons import Persons
-from privopt.privacy.accountants import Accountant
+from privopt.privacy.accountants import Accountant, epsilon
 from privopt.privacy.budget import Budget
+from privopt.privacy.events import DpEvent, compose
 from privopt.privacy.ledger import Ledger
 from privopt.privacy.statement import Statement
-from privopt.training.session import PaidRounds, Session, check_budget
+from privopt.progress import preparing
+from privopt.training.session import PaidRounds, Session, check_budget, check_ledger, settle_budget
 
 OWN_CODE = "the losses are computed by the loop's own code"
 READING, COMPUTING = 0, 1  # what random numbers of torch are used for
@@ -71,16 +79,25 @@ UNREPEATABLE = (
     "the loop draws random numbers outside of the closure, so a replay of its rounds would use the same noise for other losses, "
     "which reveals both. Draw them inside the closure, or in the dataset, and save a state of that loop; or start a new run."
 )
+OPACUS_HABITS = {  # what to write for what an engine, an optimizer or a loader of Opacus has
+    "get_epsilon": "get_epsilon(delta) is Opacus'. Write private.epsilon(delta=…).",
+    "accountant": "an accountant is Opacus'. Write private.epsilon(delta=…), or private.statement() for the whole claim.",
+    "make_private": "this is private already: write `for batch in private.loader: private.step(…)`.",
+    "zero_grad": "private.step(…) does what zero_grad, backward and optimizer.step do.",
+}
 SPENT = "The round of privopt in which this happened is spent, without an update of the model. The next round is another one."
 
 
+@helping_from_opacus
 def make_private(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     dataset: Any,
     *,
-    budget: Budget,
-    batch_size: int,
+    budget: Budget | None = None,
+    noise_multiplier: float | None = None,
+    delta: float | None = None,
+    batch_size: int | None = None,
     epochs: float | None = None,
     rounds: int | None = None,
     clip_bound: float | Clip = 1.0,
@@ -94,6 +111,10 @@ def make_private(
 ) -> "Private":
     """A loader of Poisson batches and a step that clips, hides and updates; any optimizer of torch, any learning-rate scheduler.
 
+    `dataset` is a pair of tensors, a map-style dataset, or a DataLoader: its dataset, `batch_size`, `collate_fn` and workers are
+    used. With `epochs`, each pass of `private.loader` is one epoch; with `rounds`, one pass has all rounds. `noise_multiplier`
+    instead of a budget takes the noise as it is; the statement says what that costs, at `delta` (by default below 1/(10 n)).
+
     **Guarantee** As `privopt.nets.fit`. Each round is paid for before anything is computed for it, and answers at most once, also
     if the loop fails in it or leaves it: then it is spent without an update. Whatever the loop does with the model is
     post-processing; whatever it does with the batches or the losses is not covered. With `persons` (`privopt.nets.fit`) a batch
@@ -106,47 +127,69 @@ def make_private(
     >>> optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
     >>> loss = nn.CrossEntropyLoss(reduction="none")
     >>> private = make_private(model, optimizer, (x, y), budget=Budget(3.0, 1e-5), epochs=5, batch_size=100, seed=0)
-    >>> for inputs, targets in private.loader:
-    ...     updated = private.step(lambda: loss(model(inputs), targets))
+    >>> for epoch in range(5):
+    ...     for inputs, targets in private.loader:
+    ...         updated = private.step(lambda: loss(model(inputs), targets))
     >>> bool((model(x).argmax(1) == y).float().mean() > 0.8), private.epsilon() <= 3.0
     (True, True)
     """
-    check_budget(budget, ledger)
+    check_ledger(ledger)
     check_clip(clip_bound)
     check_physical(physical_batch_size)
     check_independence(independence)
     require(independence, [OWN_CODE])
     ranks, sharded = join(), isinstance(dataset, Shard)
-    data = as_dataset(dataset.data if isinstance(dataset, Shard) else dataset)
-    size = count_examples(ranks, data, sharded)
+    examples = Examples.given(dataset.data if isinstance(dataset, Shard) else dataset)
+    size = count_examples(ranks, examples, sharded)
     if people := find_people(persons, rows_per_person, size, budget, torchrun=ranks is not None):
         size = people.persons.size
-    check_batch(size, batch_size)
-    batch = min(batch_size, size)
-    counted = count_rounds(size, batch, epochs, rounds)
-    if counted is None:
-        raise InputError("say how long to train: epochs=… or rounds=…, and not both.")
+        if examples.own_collation:
+            raise InputError(
+                "persons=… with a collate_fn: batches that it puts together are sorted by length, so rows would count for other "
+                "persons. Pad the examples in the dataset."
+            )
+    wanted = need_batch_size(batch_size, examples.batch_size)
+    check_batch(size, wanted)
+    batch = min(wanted, size)
+    passes = count_passes(size, batch, epochs, rounds)
+    unit: Unit = each_row() if people is None else each_person()
+    measurement = partial(_measurement, sampler_of(size, batch), as_clip(clip_bound), unit)
+    with preparing():
+        plan = partial(_plan, measurement, passes[-1])
+        budget = settle_budget(budget, noise_multiplier, delta, size, plan, accountant=accountant, unit=unit.name)
+        check_budget(budget, ledger)
     if budget.delta == 0:
         raise InputError("delta is 0, but Gaussian noise needs delta > 0: well below 1/n, such as 1e-6.")
-    attach = partial(Attachment, as_model(model), optimizer, data, physical_batch_size)
-    clip = as_clip(clip_bound)
+    chunk = physical_batch_size
+    most = -(-batch // examples.workers) if examples.workers else None  # examples of a piece, so that each worker has one
+    attach = partial(Attachment, as_model(model), optimizer, examples, chunk, most=most)
+    begin = partial(Session, budget, size, seed=seed, accountant=accountant, noise_multiplier=noise_multiplier)
     if ranks is None:
-        session = Session(budget, size, ledger=ledger, seed=seed, accountant=accountant)
-        return Private(attach(), session, clip, batch, counted, people)
+        return Private(attach(), begin(ledger=ledger), measurement, passes, people)
     from privopt.nets.ranked_loop import RankedPrivate, attach_rank, silence_other_ranks  # which build on this file
 
     groups = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
     parts = {
         "model": describe(model, values=False),
         "optimizer": describe((type(optimizer).__qualname__, groups)),
-        "settings": describe((budget, batch, counted, clip, physical_batch_size, accountant)),
+        "settings": describe((budget, batch, passes, clip_bound, physical_batch_size, accountant, noise_multiplier)),
         "seed": describe(seed),
     }
-    job = Job.begin(ranks, model, data, size, sharded=sharded, full=False, parts=parts)
+    job = Job.begin(ranks, model, examples.data, size, sharded=sharded, full=False, parts=parts)
     attached = attach_rank(attach, job)
     with silence_other_ranks(job), ranks.leading():
-        session = Session(budget, size, ledger=ledger if ranks.leads else None, seed=seed, accountant=accountant)
-    return RankedPrivate(attached, session, clip, batch, counted, job)
+        session = begin(ledger=ledger if ranks.leads else None)
+    return RankedPrivate(attached, session, measurement, passes, job)
+
+
+def _plan(measurement: Callable[[float], Measurement], rounds: int, noise_multiplier: float) -> DpEvent:
+    """What so many rounds with this noise cost."""
+    planned = measurement(noise_multiplier)
+    return compose(planned.event(round_) for round_ in range(rounds))
+
+
+def _measurement(sampler: Sampler, clip: Clip, unit: Unit, noise_multiplier: float) -> Measurement:
+    return Measurement(sampler, [gradient() @ clip], gaussian(noise_multiplier), unit=unit)
 
 
 class Attachment:
@@ -156,22 +199,30 @@ class Attachment:
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        data: Any,
+        examples: Examples,
         physical: int | None,
         *,
+        most: int | None,
         chunk: int | None = None,
         doubts: list[str] | None = None,
     ) -> None:
-        self.model, self.optimizer, self.data = model, optimizer, data
+        self.model, self.optimizer, self.examples = model, optimizer, examples
         self.code = _code_of(model)  # before anything runs the model, which may count its calls
         self.recorder, self.layout, self.attached = Recorder(model), Layout(model), Attached(model)
         _check_optimizer(optimizer, self.layout)
-        self.chunk = chunk or physical or self._measured_chunk()
-        self.doubts = [OWN_CODE, *self._doubts_of_model()] if doubts is None else doubts  # of another rank, which has checked
+        self._first = examples.first
+        if not (chunk := chunk or physical):
+            chunk = self._measured_chunk() if most is None else min(self._measured_chunk(), most)
+        self.chunk = chunk
+        if doubts is None:
+            examples.check_collation()
+            doubts = [OWN_CODE, *([OWN_COLLATION] if examples.own_collation else []), *self._doubts_of_model()]
+        self.doubts = doubts  # of another rank, which has checked
 
     def _inputs(self) -> Any:
-        first = first_of(self.data)
-        return first[0] if isinstance(first, tuple | list) else first
+        if isinstance(self._first, dict):
+            return {name: value for name, value in self._first.items() if name not in LABELS}
+        return self._first[0] if isinstance(self._first, tuple | list) else self._first
 
     def _doubts_of_model(self) -> list[str]:
         """Refuse a model that mixes examples. Why that is not proved, of the model alone."""
@@ -193,42 +244,59 @@ class Attachment:
             raise InputError(f"{error} If your loop calls the model in another way, say physical_batch_size=….") from None
 
 
+class Loader:
+    """The Poisson batches of a loop, one pass at a time, in pieces that fit into memory: one `step` for each piece."""
+
+    def __init__(self, private: "Private") -> None:
+        self._private = private
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._private._pass()
+
+    def __len__(self) -> int:
+        """How many rounds a pass has, and so how often it updates the model. How many pieces it has depends on chance."""
+        return self._private._passes[0]
+
+
 class Private:
     """The private side of a training loop."""
 
     def __init__(
-        self, attachment: Attachment, session: Session, clip: Clip, batch: int, rounds: int, people: People | None = None
+        self,
+        attachment: Attachment,
+        session: Session,
+        measurement: Callable[[float], Measurement],
+        passes: Sequence[int],
+        people: People | None = None,
     ) -> None:
-        self.model, self.optimizer, self._data = attachment.model, attachment.optimizer, attachment.data
+        self.model, self.optimizer, self._examples = attachment.model, attachment.optimizer, attachment.examples
         self._code, self._attached = attachment.code, attachment.attached
         self._recorder, self._layout = attachment.recorder, attachment.layout
         self._chunk, self._doubts = attachment.chunk, attachment.doubts
-        self._session, self._clip, self._sampler = session, clip, sampler_of(session.size, batch)
-
-        unit: Unit = each_row() if people is None else each_person()
-
-        def measurement(noise: float) -> Measurement:
-            return Measurement(self._sampler, [gradient() @ clip], gaussian(noise), unit=unit)
-
+        self._session, self._passes = session, passes
         needs = measurement(1.0).needs
         check_slots(needs, frozenset(), "a training loop of your own")
         check_oracle(needs, Offer(session.size, self._layout.size, tuple(self._layout.parameters)))
-        self.noise_multiplier, self._paid = self._open_session(measurement, rounds)
+        with preparing():
+            self.noise_multiplier, self._paid = self._open_session(measurement, passes[-1])
         self._measurement = measurement(self.noise_multiplier)
-        self._batch = f"{batch} of {session.size} on average (Poisson)" if batch < session.size else "all examples"
+        self._sampler, self._clip = self._measurement.sampler, self._measurement.terms[0].clip
+        batch = self._sampler.expected(session.size)
+        self._batch = f"{batch:.10g} of {session.size} on average (Poisson)" if batch < session.size else "all examples"
         self._people, self._row_key = people, None if people is None else randomness.key(session.rng)
         self._persons = self._draw_rows()
         self._rng = session.rng
         self._dropout = Dropout.drawn(self._rng)
         self._drawing = self._rng  # of the round that is open; `_rng` is as it was before that round
-        self._settings = repr((session.size, batch, rounds, session.budget, clip, session.accountant, self.noise_multiplier))
-        if people is not None:
-            self._settings += f" {people.fingerprint()}"
+        asked = (session.size, self._sampler, passes, session.budget, self._clip, session.accountant, self.noise_multiplier)
+        self._settings = repr(asked) + ("" if people is None else f" {people.fingerprint()}")
         self._content: str | None = None
         self._resumed: dict[str, Any] | None = None
         self._replays = self._warned = False  # rounds may be replayed; a state that cannot be was saved
         self._using, self._process = threading.Lock(), os.getpid()
+        self.loader = Loader(self)
         self._entry: object = None  # the newest entry of the loader
+        self._coming: Iterator[Any] | None = None  # the pieces of the open round that workers read
         self._open: RoundInPieces | None = None
         self._of_job: dict[str, Any] = {}  # settings and assumptions of a torchrun job
         self._doubts_of_job: list[str] = []
@@ -238,6 +306,9 @@ class Private:
         self._rehearsal, self._rehearsing = Rehearsal(self._recorder, self._layout), False  # rehearsing: a part is handed out
         self._checked = False  # a closure has been checked
         self._updating = False  # the optimizer is asked for a step by us
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(OPACUS_HABITS.get(name, f"{type(self).__name__!r} object has no attribute {name!r}"))
 
     def _open_session(self, measurement: Callable[[float], Measurement], rounds: int) -> tuple[float, PaidRounds]:
         return self._session.open(measurement, rounds)
@@ -258,14 +329,29 @@ class Private:
         return self._paid.planned
 
     @property
-    def loader(self) -> Iterator[Any]:
-        """The batches of all remaining rounds, in pieces that fit into memory: one `step` for each piece."""
+    def epoch(self) -> int:
+        """How many passes of the loader are complete: a resumed loop goes on with `range(private.epoch, epochs)`."""
+        return sum(end <= self.rounds for end in self._passes)
+
+    def _pass(self) -> Iterator[Any]:
+        """The pieces of the next pass, or of the rest of one that was left."""
         entry = self._enter()
+        if self.rounds == self.planned_rounds:
+            warn(
+                f"all {self.planned_rounds} rounds that were planned are done, so this pass of private.loader has no batch. To "
+                "train for longer, plan more epochs or rounds: a budget is divided among them before the first."
+            )
+            return
+        end = self._passes[self.epoch]
         with self._guarded_optimizer():
-            while handed := self._next(entry):
+            while handed := self._next(entry, end):
                 yield handed[0]
-        if self.rounds < self.planned_rounds:
-            self._session.warn_of_early_end(self.rounds, self.planned_rounds)
+        if self.rounds < end:
+            self._ended_early()
+
+    def _ended_early(self) -> None:
+        """The ledger holds no more rounds."""
+        self._session.warn_of_early_end(self.rounds, self.planned_rounds)
 
     def _enter(self) -> object:
         with self._alone():
@@ -276,15 +362,15 @@ class Private:
             self._entry = entry = object()
             return entry
 
-    def _next(self, entry: object) -> tuple[Any] | None:
-        """Hand out the next piece, if there is one."""
+    def _next(self, entry: object, end: int) -> tuple[Any] | None:
+        """Hand out the next piece, if there is one before this number of rounds is done."""
         with self._alone():
             if entry is not self._entry:
                 raise InputError("this loop has ended: private.loader was entered again, and a round belongs to one loop.")
             with self._closed_by_errors():
                 if self._handed:
                     raise InputError("a batch was handed out, but step(...) was not called: every batch has to be used once.")
-                while self._open is not None or self._paid.left:
+                while self._open is not None or (self._paid.left and self.rounds < end):
                     round_ = self._open or self._draw()
                     if round_ is None:
                         return None
@@ -294,10 +380,11 @@ class Private:
                         continue
                     rows = round_.parts[self._place]
                     if self._piece is None:
-                        with self._numbers(READING):
-                            self._piece = self._fetch(rows)
+                        self._piece = move_to_device(self._fetch(round_), self._layout.device)
                         self._rehearsal = Rehearsal(self._recorder, self._layout)
                     found = None if self._checked or len(rows) < 2 else self._rehearsal.part(self._piece, len(rows))
+                    if found is not None and self._examples.own_collation:
+                        found = self._shorter(found, rows)
                     self._rehearsing = found is not None
                     self._part, self._handed = found or (self._piece, len(rows))
                     return (self._part,)
@@ -318,10 +405,14 @@ class Private:
 
     @contextmanager
     def _guarded_optimizer(self) -> Iterator[None]:
-        """Refuse steps of the optimizer that are not ours: their gradients would not be private."""
+        """Refuse steps of the optimizer that are not ours: their gradients would not be private.
+
+        A step without any gradient changes nothing, and a trainer that has a loop of its own takes it after each of ours.
+        """
 
         def refuse(*_: Any) -> None:
-            if not self._updating:
+            held = (parameter for group in self.optimizer.param_groups for parameter in group["params"])
+            if not self._updating and any(parameter.grad is not None for parameter in held):
                 raise InputError(
                     "optimizer.step() in the loop would use gradients that are not private. private.step(…) calls it."
                 )
@@ -349,17 +440,19 @@ class Private:
                 )
             self._attached.check()
             losses, examples = partial(self._losses, closure, self._handed), self._handed
-            if self._rehearsing:
-                self._handed = 0  # the part is used up, whatever happens
-                self._rehearse(losses, examples)
-                return False
-            if not self._checked and examples > 1:
-                self._check(losses, examples)
+            with explaining_outside():
+                if self._rehearsing:
+                    self._handed = 0  # the part is used up, whatever happens
+                    self._rehearse(losses, examples)
+                    return False
+                if not self._checked and examples > 1:
+                    self._check(losses, examples)
             self._begin()
             with self._closed_by_errors():
                 self._handed, self._piece, self._part = 0, None, None  # the piece is used up, whatever happens
                 with self._numbers(COMPUTING), torch.enable_grad(), self._recorder.record() as tape:
                     factors = tape.factors(self._losses(closure, examples))
+                check_recorded(factors)
                 names = self._layout.names
                 round_.add(self._place, TorchGrads(self._layout, {names[key]: own for key, own in factors.items()}, examples))
                 self._place += 1
@@ -398,9 +491,14 @@ class Private:
         finally:
             batch.overwrite(batch.order)
 
-    def epsilon(self) -> float:
-        """What has been paid so far, at the budget's δ; rounds are paid a few ahead."""
-        return self.statement().epsilon
+    def epsilon(self, delta: float | None = None) -> float:
+        """ε of the rounds that were begun so far, at this δ, or at the budget's.
+
+        The ledger and the statement count more: rounds are paid a few ahead.
+        """
+        budget = self._session.budget
+        wanted = Budget(1.0, budget.delta if delta is None else delta).delta
+        return epsilon(self._paid.begun_event, wanted, budget.neighbours, accountant=self._session.accountant)
 
     def statement(self) -> Statement:
         """What may be claimed about the model as it is now."""
@@ -491,7 +589,7 @@ class Private:
         if isinstance(self._code, InputError):
             raise self._code
         if self._content is None:
-            self._content = content(self._data)
+            self._content = content(self._examples.data)
         return {"data": self._content, "settings": self._settings, "model's code": self._code, "software": software()}
 
     # ------------------------------------------------------------ inside a round
@@ -524,7 +622,7 @@ class Private:
 
     def _leave(self) -> bool:
         """Close a round that is open: spent if it was begun, else as if it had not been drawn. Whether it was spent."""
-        self._handed, self._piece = 0, None
+        self._handed, self._piece, self._coming = 0, None, None
         if not self._paid.inside:
             self._open = None
             return False
@@ -546,6 +644,7 @@ class Private:
         finally:
             self._updating = False
         self._clear()
+        self._coming = None
         self._open, self._rng = None, self._drawing  # before the round is closed: no other round draws from the same state
         self._paid.close()
 
@@ -565,18 +664,28 @@ class Private:
         losses = closure()
         if not isinstance(losses, Tensor) or losses.shape != (examples,):
             shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+            mean = " A model's own loss (output.loss) is a mean over the batch: compute losses from its outputs, output.logits."
             raise UnsupportedLoss(
                 f"the closure gave {shape}, but one loss for each example of the batch is needed, a tensor of shape (examples,): "
-                'reduction="none", averaged over what is not the batch.'
+                f'reduction="none", averaged over what is not the batch.{mean if shape in ((), "ModelOutput") else ""}'
             )
         return losses
 
-    def _fetch(self, rows: Any) -> Any:
-        if isinstance(self._data, TensorDataset):
-            piece = rows_of(tuple(self._data.tensors), torch.as_tensor(rows))
-        else:
-            piece = default_collate([self._data[int(row)] for row in rows])
-        return move_to_device(piece, self._layout.device)
+    def _fetch(self, round_: RoundInPieces) -> Any:
+        """The piece that comes next, read here or by workers; its random numbers are the same."""
+        if not self._examples.workers:
+            with self._numbers(READING):
+                return self._examples.read_sorted(round_.parts[self._place])
+        if self._coming is None:
+            seeds = [self._dropout.seed_of(self.rounds, place, READING) for place in round_.places[self._place :]]
+            self._coming = self._examples.ahead(round_.parts[self._place :], seeds)
+        return next(self._coming)
+
+    def _shorter(self, part: tuple[Any, int], rows: Any) -> tuple[Any, int]:
+        """The first examples of a batch, padded no further than they need by themselves."""
+        with self._numbers(READING):
+            few = self._examples.read_first(rows, part[1])
+        return tree_map(like, few, part[0]), part[1]
 
     def __reduce_ex__(self, protocol: object) -> Any:  # which copy, deepcopy and pickle ask
         raise InputError("a copy of a private loop would draw a second answer for a round that is paid once: save state_dict().")

@@ -24,7 +24,6 @@ from torch import Tensor
 
 from privopt.errors import InputError, PartFailed, RankFailed
 from privopt.measure import randomness
-from privopt.measure.clips import Clip
 from privopt.measure.measurement import CLOSED, Measurement, Noisy, RoundInPieces
 from privopt.nets.loops import Attachment, Private
 from privopt.nets.ranked import ExactSum, Job, expect, largest_sum, reduce_sum
@@ -118,10 +117,17 @@ def _checksum(layout: Layout) -> int:
 class RankedPrivate(Private):
     """The private side of a training loop, on one rank of a job."""
 
-    def __init__(self, attachment: Attachment, session: Session, clip: Clip, batch: int, rounds: int, job: Job) -> None:
+    def __init__(
+        self,
+        attachment: Attachment,
+        session: Session,
+        measurement: Callable[[float], Measurement],
+        passes: Sequence[int],
+        job: Job,
+    ) -> None:
         self._job, self._over, self._announced = job, False, False
         self._said_parts: Any = None  # of a state that rank 0 compares
-        super().__init__(attachment, session, clip, batch, rounds)
+        super().__init__(attachment, session, measurement, passes)
         self._settings = f"{self._settings} {sorted(job.fingerprint().items())}"
         self._content = job.data if job.split.shards else None
         self._checked = not job.ranks.leads  # which rank 0 does
@@ -140,11 +146,9 @@ class RankedPrivate(Private):
         asked = measurement(noise)
         return noise, PaidRounds(self._session.spending, [asked.event(round_) for round_ in range(rounds)])
 
-    @property
-    def loader(self) -> Iterator[Any]:
-        """This rank's pieces of all remaining rounds: one `step` for each piece."""
-        yield from super().loader
-        if self._job.ranks.leads and self.rounds < self.planned_rounds and not self._over:
+    def _ended_early(self) -> None:
+        super()._ended_early()
+        if self._job.ranks.leads and not self._over:
             self._job.ranks.share(("end", None))  # the ledger holds no more, which only rank 0 knows
 
     def step(self, closure: Callable[[], Tensor]) -> bool:
@@ -156,9 +160,9 @@ class RankedPrivate(Private):
         with self._ending():
             return super()._enter()
 
-    def _next(self, entry: object) -> tuple[Any] | None:
+    def _next(self, entry: object, end: int) -> tuple[Any] | None:
         with self._ending():
-            return super()._next(entry)
+            return super()._next(entry, end)
 
     @contextmanager
     def _ending(self) -> Iterator[None]:

@@ -11,7 +11,8 @@ behind a weight that is 0 would show only later.
 The modules and parameters of an attached model must not be exchanged while it is trained: `Attached` holds them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +25,7 @@ from privopt.perexample.networks.isolation.one_by_one import MIXED, TOLERANCES
 from privopt.perexample.networks.isolation.overwriting import record_half_precision
 from privopt.perexample.networks.model_state import ModelState, random_values
 from privopt.perexample.networks.rng import without_randomness
-from privopt.perexample.networks.unsupported import UnsupportedLayer
+from privopt.perexample.networks.unsupported import UnsupportedLayer, UnsupportedLoss
 
 REMEDY = "The check and the bound hold for the model that was attached: change it first, and call make_private after that."
 
@@ -66,6 +67,29 @@ class Attached:
 
 def _ids(table: Mapping[str, object]) -> list[int]:
     return list(map(id, table.values()))
+
+
+OUTSIDE = (
+    "the closure uses outputs that the model computed outside of it, where no layer was recorded. Call the model inside of the "
+    "function that step(…) is given: private.step(lambda: loss(model(inputs), targets))."
+)
+
+
+def check_recorded(factors: Mapping[Any, Any]) -> None:
+    """Refuse losses whose layers ran before they were recorded."""
+    if not factors:
+        raise UnsupportedLoss(OUTSIDE)
+
+
+@contextmanager
+def explaining_outside() -> Iterator[None]:
+    """Say in our words that a part of the graph is from outside of the closure, and is gone."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "second time" not in str(error):
+            raise
+        raise UnsupportedLoss(OUTSIDE) from None
 
 
 RANDOM = (
@@ -147,6 +171,7 @@ class Rehearsal:
                 with record_half_precision(halves):
                     values = losses()
                 factors = tape.factors(values)
+                check_recorded(factors)
         finally:
             start.restore()
         named = {self._layout.names[key]: factor for key, factor in factors.items()}

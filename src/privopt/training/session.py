@@ -9,9 +9,11 @@ the loop goes on as a new run of the ledger; what the old run paid ahead is left
 """
 
 import hashlib
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,7 +30,7 @@ from privopt.methods.problem import Problem
 from privopt.needs import Offer
 from privopt.perexample.grads import Oracle
 from privopt.privacy.accountants import Accountant, choose, epsilon
-from privopt.privacy.budget import UNITS, Budget, cautions
+from privopt.privacy.budget import UNITS, Budget, UnitName, cautions, default_delta
 from privopt.privacy.calibration import calibrate
 from privopt.privacy.events import DpEvent, GaussianDpEvent, PureDpEvent, compose
 from privopt.privacy.ledger import Ledger, Run
@@ -60,6 +62,12 @@ class PaidRounds:
     def event(self) -> DpEvent:
         """What was paid for."""
         return compose(run.since(0) for run in (*self._earlier, self._spending))
+
+    @property
+    def begun_event(self) -> DpEvent:
+        """What the rounds cost that were begun. Of runs that ended with a round that failed, all that was paid counts."""
+        own = self._events[self._first : self.begun]
+        return compose([*(run.since(0) for run in self._earlier), *own])
 
     @property
     def left(self) -> bool:
@@ -148,7 +156,7 @@ class Released:
 
 
 class Session:
-    """One private run under one budget.
+    """One private run under one budget. A `noise_multiplier` that was chosen is not calibrated; the budget is what it costs.
 
     `surveys` says that something is measured before training, when not all events are known: the whole budget is then what the
     ledger has to hold.
@@ -169,8 +177,10 @@ class Session:
         checkpoint: Checkpoint | None = None,
         observer: Observer | None = None,
         surveys: bool = False,
+        noise_multiplier: float | None = None,
     ) -> None:
         check_budget(budget, ledger)
+        self._chosen_noise = noise_multiplier
         self.budget, self.size, self.accountant = budget, size, accountant
         self.ledger = ledger if ledger is not None else Ledger()
         self.seeded = seed is not None
@@ -205,6 +215,9 @@ class Session:
         """The least noise that keeps this event within what is left of the budget."""
         return calibrate(event, self.budget, spent=self.spent, accountant=self.accountant)
 
+    def _noise_of_run(self, event: Callable[[float], DpEvent]) -> float:
+        return self.noise_for(event) if self._chosen_noise is None else self._chosen_noise
+
     def train(
         self,
         method: Method,
@@ -223,7 +236,7 @@ class Session:
             return self._repeated(self._finished, method, problem)
         before = self.spent
         rounds = method.build(problem, problem.single_release_noise).stop(self.rng)  # drawn before data are read
-        noise = self.noise_for(lambda z: _priced(method, problem, z, rounds))
+        noise = self._noise_of_run(lambda z: _priced(method, problem, z, rounds))
         recipe = method.build(problem, noise).stopped(rounds)
         check_unit(self.budget, *recipe.measurements)
         if method.private and self._epsilon(compose([before, recipe.planned_event()])) > self.budget.epsilon:
@@ -263,7 +276,7 @@ class Session:
             check_unit(self.budget, asked)
             return [asked.event(round_) for round_ in range(rounds)]
 
-        noise = self.noise_for(lambda z: compose(events(z)))
+        noise = self._noise_of_run(lambda z: compose(events(z)))
         return noise, PaidRounds(self.spending, events(noise))
 
     def state(
@@ -309,13 +322,57 @@ def check_budget(budget: Any, ledger: Any) -> None:
     """Validate the types of a budget and of a ledger."""
     if not isinstance(budget, Budget):
         raise InputError(f"budget is {budget!r}, but it is a Budget(epsilon, delta), such as Budget(3.0, 1e-5).")
-    if not isinstance(ledger, Ledger | None):
-        raise InputError(f"ledger is {ledger!r}, but it is a Ledger, such as Ledger(path='ledger.jsonl'), or None.")
+    check_ledger(ledger)
     if ledger is not None and ledger.budget is not None and ledger.budget.unit != budget.unit:
         raise CompositionError(
             f"the ledger's budget is for {UNITS[ledger.budget.unit]}, but this run protects {UNITS[budget.unit]}: what each "
             "costs does not add up. Use a ledger of the same unit."
         )
+
+
+def check_ledger(ledger: Any) -> None:
+    """Validate the type of a ledger."""
+    if not isinstance(ledger, Ledger | None):
+        raise InputError(f"ledger is {ledger!r}, but it is a Ledger, such as Ledger(path='ledger.jsonl'), or None.")
+
+
+def settle_budget(
+    budget: Budget | None,
+    noise_multiplier: float | None,
+    delta: float | None,
+    size: int,
+    plan: Callable[[float], DpEvent],
+    *,
+    accountant: Accountant,
+    unit: UnitName = "example",
+) -> Budget:
+    """The budget that was given; or what the plan costs with the noise that was given, at this δ.
+
+    >>> from privopt.privacy.events import SelfComposedDpEvent
+    >>> plan = lambda z: SelfComposedDpEvent(GaussianDpEvent(z), 100)
+    >>> print(settle_budget(None, 37.3, 1e-5, 1000, plan, accountant="auto"))  # doctest: +ELLIPSIS
+    ε = 1.000..., δ = 1e-05
+    """
+    if noise_multiplier is None:
+        if budget is None:
+            raise InputError("say how private the model is: budget=Budget(epsilon, delta), or noise_multiplier=….")
+        if delta is not None:
+            raise InputError("delta goes with noise_multiplier=…; a budget has its own: Budget(epsilon, delta).")
+        if not isinstance(budget, Budget):
+            raise InputError(f"budget is {budget!r}, but it is a Budget(epsilon, delta), such as Budget(3.0, 1e-5).")
+        return budget
+    if budget is not None:
+        raise InputError("a budget and a noise_multiplier were given, but one follows from the other. Say one of them.")
+    if not isinstance(noise_multiplier, Real) or not 0 < noise_multiplier < math.inf:
+        raise InputError(f"noise_multiplier is {noise_multiplier!r}, but it is a finite number > 0.")
+    chosen = Budget(1.0, default_delta(size) if delta is None else delta, unit=unit)
+    cost = epsilon(plan(noise_multiplier), chosen.delta, chosen.neighbours, accountant=accountant)
+    if not cost < math.inf:
+        raise InputError(
+            f"noise_multiplier={noise_multiplier:g} costs more than can be stated at δ = {chosen.delta:g}: so many rounds "
+            "protect nobody. More noise, fewer rounds, smaller batches or a larger δ would."
+        )
+    return replace(chosen, epsilon=cost)
 
 
 def check_plan(method: Method, problem: Problem, budget: Budget, accountant: Accountant) -> Recipe:

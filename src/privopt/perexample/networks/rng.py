@@ -73,9 +73,13 @@ class Dropout:
         """With a seed from the randomness of a run. A run that is never replayed seeds torch only, which is faster."""
         return cls(int(rng.integers(2**62)), replayed=replayed)
 
+    def seed_of(self, *place: int) -> int:
+        """The seed for a round (and a piece of it)."""
+        return hash((self.seed, *place)) % 2**63  # a hash of integers is the same in every process
+
     def begin(self, *place: int) -> None:
         """Seed the generators for a round (and a piece of it). Call it inside `global_generators`."""
-        seed = hash((self.seed, *place)) % 2**63  # a hash of integers is the same in every process
+        seed = self.seed_of(*place)
         if self._replayed:
             seed_all(seed)
         else:

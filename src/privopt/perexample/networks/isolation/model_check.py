@@ -203,4 +203,7 @@ def run_or_explain(what: str, work: Callable[[], Any], given: Any, layout: Layou
 def _require_tensor(loss: Loss, output: Any, targets: Any) -> None:
     value = compute_losses(loss, output, targets)
     if not isinstance(value, Tensor):
-        raise UnsupportedLoss(f"the loss gave a {type(value).__name__}, but a tensor of one value for each example is needed.")
+        raise UnsupportedLoss(
+            f"the loss gave a {type(value).__name__}, but a tensor of one value for each example is needed. A model's own loss "
+            "(output.loss) is a mean over the batch: compute losses from its outputs, such as output.logits."
+        )

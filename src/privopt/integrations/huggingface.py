@@ -1,0 +1,159 @@
+"""A Trainer of Hugging Face transformers whose training is private.
+
+The loop stays the Trainer's: epochs, schedulers, callbacks, evaluation, saving, Accelerate with its mixed precision. A step of it
+is a round: a Poisson batch of `per_device_train_batch_size` examples on average, clipped, hidden, and given to the optimizer that
+the Trainer made. The Trainer then calls that optimizer once more, without any gradient, which changes nothing.
+
+What the Trainer would show of private examples is left out: the training loss and the norm of gradients. It logs ε instead.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainingArguments
+from transformers.data.data_collator import DataCollator
+
+from privopt.errors import InputError
+from privopt.integrations.rounds import Turns, TurnTaker, refuse_accumulation
+from privopt.measure.clips import Clip
+from privopt.nets import Private, make_private
+from privopt.nets.loading import split_pair
+from privopt.privacy.budget import Budget
+from privopt.privacy.ledger import Ledger
+
+Losses = Callable[[Any, Any], Tensor]  # (outputs of the model, labels) → one loss for each example
+SHOWN = ("loss", "grad_norm", "train_loss")  # what a Trainer logs of training examples
+
+
+def classification_losses(outputs: Any, labels: Any) -> Tensor:
+    """Cross-entropy of one label for each example."""
+    return F.cross_entropy(outputs.logits.float(), labels, reduction="none")
+
+
+def token_losses(outputs: Any, labels: Any) -> Tensor:
+    """The mean cross-entropy over an example's own labelled tokens (−100: none), as of a masked language model."""
+    values = F.cross_entropy(outputs.logits.float().transpose(1, 2), labels, reduction="none")
+    return values.sum(1) / (labels != -100).sum(1).clamp_min(1)
+
+
+def next_token_losses(outputs: Any, labels: Any) -> Tensor:
+    """As `token_losses`, of the token that follows."""
+    values = F.cross_entropy(outputs.logits[:, :-1].float().transpose(1, 2), labels[:, 1:], reduction="none")
+    return values.sum(1) / (labels[:, 1:] != -100).sum(1).clamp_min(1)
+
+
+LOSSES: dict[str, Losses] = {  # by the `loss_type` of a model
+    "ForSequenceClassification": classification_losses,
+    "ForImageClassification": classification_losses,
+    "ForTokenClassification": token_losses,
+    "ForMaskedLM": token_losses,
+    "ForCausalLM": next_token_losses,
+}
+
+
+class PrivateTrainer(Trainer):
+    """A Trainer whose model is private: `privopt.make_private` inside of its loop.
+
+    `losses(outputs, labels)` gives one loss for each example; for usual heads it is known. `trainer.private.statement()` says
+    what may be claimed. Everything else is the Trainer's.
+
+    **Guarantee** That of `make_private`, for as many rounds as the Trainer takes steps. Evaluation is the Trainer's own and is
+    not covered: evaluate on public data, or say what it showed.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        args: TrainingArguments,
+        train_dataset: Any,
+        *,
+        budget: Budget | None = None,
+        noise_multiplier: float | None = None,
+        delta: float | None = None,
+        clip_bound: float | Clip = 1.0,
+        losses: Losses | None = None,
+        physical_batch_size: int | None = None,
+        ledger: Ledger | None = None,
+        data_collator: DataCollator | None = None,
+        seed: int | None = None,
+        **of_trainer: Any,  # which the Trainer validates
+    ) -> None:
+        refuse_accumulation(args.gradient_accumulation_steps, "gradient_accumulation_steps")
+        super().__init__(model=model, args=args, train_dataset=train_dataset, data_collator=data_collator, **of_trainer)
+        self.private: Private | None = None
+        self._losses = losses or self._usual_losses()
+        self._begin = partial(
+            make_private,
+            budget=budget,
+            noise_multiplier=noise_multiplier,
+            delta=delta,
+            clip_bound=clip_bound,
+            physical_batch_size=physical_batch_size,
+            ledger=ledger,
+            seed=seed,
+        )
+
+    def _usual_losses(self) -> Losses:
+        kind = getattr(self.accelerator.unwrap_model(self.model), "loss_type", None)
+        problem = getattr(getattr(self.model, "config", None), "problem_type", None)
+        if kind not in LOSSES or problem not in (None, "single_label_classification"):
+            raise InputError(
+                f"the losses of {type(self.model).__name__} ({problem or kind}) are not known: the model averages over the batch "
+                "itself. Say how to compute one loss for each example: losses=lambda outputs, labels: …, of shape (examples,)."
+            )
+        return LOSSES[kind]
+
+    def get_train_dataloader(self) -> Any:
+        """Turns: the private batches are drawn when a step is taken."""
+        return Turns(self._data(), None)
+
+    def _data(self) -> DataLoader[Any]:
+        dataset: Any = self.train_dataset
+        if hasattr(dataset, "remove_columns"):  # of the datasets library
+            dataset = self._remove_unused_columns(dataset, description="training")
+        if self.args.train_batch_size == 1:
+            raise InputError("per_device_train_batch_size is 1, but a batch needs several examples to hide in: say more.")
+        return DataLoader(
+            dataset,
+            batch_size=self.args.train_batch_size,
+            collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+        )
+
+    def train(self, resume_from_checkpoint: Any = None, *arguments: Any, **named: Any) -> Any:
+        """As the Trainer's. It is not resumed: the checkpoint does not hold the state of the noise."""
+        if resume_from_checkpoint:
+            raise InputError(
+                "resume_from_checkpoint is not supported: a Trainer's checkpoint has no state of the noise, and a run that "
+                "went on would have to pay again. privopt.make_private has state_dict(), for a loop of your own."
+            )
+        self.private = None
+        return super().train(None, *arguments, **named)
+
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        """One round. The loss of private examples is not shown: 0 stands for it."""
+        model.train()
+        if self.private is None:
+            plain = self.accelerator.unwrap_model(model)
+            optimizer: Any = getattr(self.optimizer, "optimizer", self.optimizer)  # without what Accelerate puts around it
+            self.private = self._begin(plain, optimizer, self._data(), rounds=self.state.max_steps)
+            self._turns = TurnTaker(self.private)
+        self._turns.take(lambda batch: self._compute(model, batch))
+        return torch.zeros((), device=self.args.device)
+
+    def _compute(self, model: nn.Module, batch: Any) -> Tensor:
+        inputs, labels = split_pair(batch)
+        with self.compute_loss_context_manager():
+            return self._losses(model(**inputs), labels)
+
+    def log(self, logs: dict[str, Any], *arguments: Any, **named: Any) -> None:
+        """Log without what was measured on private examples, and with ε."""
+        shown = {name: value for name, value in logs.items() if name not in SHOWN}
+        if self.private is not None and "learning_rate" in logs:
+            shown["epsilon"] = self.private.epsilon()
+        super().log(shown, *arguments, **named)

@@ -1,0 +1,178 @@
+"""The private Trainer of Hugging Face transformers, with the real library and models with random weights."""
+
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, Trainer, TrainingArguments
+
+from privopt import Budget, Ledger
+from privopt.errors import InputError
+from privopt.integrations.huggingface import PrivateTrainer
+from privopt.nets import UnsupportedLayer
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # those of the libraries
+
+BUDGET = Budget(8.0, 1e-3)
+WORDS, TIME = 24, 6
+
+
+class Texts(Dataset[Any]):
+    """Rows of token ids, whose label is whether the first is one of the upper half."""
+
+    def __init__(self, size: int = 96, *, next_token: bool = False) -> None:
+        self.ids = torch.randint(1, WORDS, (size, TIME), generator=torch.Generator().manual_seed(0))
+        self.next_token = next_token
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        ids = self.ids[place]
+        labels = ids if self.next_token else int(ids[0] >= WORDS // 2)
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
+
+
+def llama(*, next_token: bool = False) -> Any:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=WORDS, num_key_value_heads=2, pad_token_id=0, use_cache=False, **sizes)
+    head: Any = LlamaForCausalLM if next_token else LlamaForSequenceClassification
+    return head(config)
+
+
+def arguments(folder: Path, **settings: Any) -> TrainingArguments:
+    given: dict[str, Any] = {"num_train_epochs": 2, "per_device_train_batch_size": 32, "learning_rate": 0.02, "logging_steps": 1}
+    fixed: dict[str, Any] = {"use_cpu": True, "report_to": [], "disable_tqdm": True, "save_strategy": "no"}
+    return TrainingArguments(output_dir=str(folder), **fixed | given | settings)
+
+
+def values(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in model.named_parameters()}
+
+
+def moved(model: nn.Module, before: dict[str, Tensor]) -> set[str]:
+    return {name for name, value in model.named_parameters() if not torch.equal(value, before[name])}
+
+
+def test_a_trainer_trains_privately_and_says_what_it_cost(tmp_path: Path) -> None:
+    model = llama()
+    before = values(model)
+    trainer = PrivateTrainer(model, arguments(tmp_path), Texts(), budget=BUDGET, seed=0)
+    trainer.train()
+    assert trainer.private is not None
+    assert moved(model, before) == set(before)
+    assert trainer.private.rounds == trainer.state.global_step == 6  # 2 epochs of 96/32 rounds
+    statement = trainer.private.statement()
+    assert 0.99 * 8.0 <= statement.epsilon <= 8.0
+    assert sum(entry.count for entry in trainer.private.ledger.entries) == 6
+    logs: list[dict[str, Any]] = trainer.state.log_history
+    assert [entry["epsilon"] for entry in logs if "epsilon" in entry][-1] == pytest.approx(statement.epsilon)
+    assert not any(name in entry for entry in logs for name in ("loss", "train_loss", "grad_norm"))
+
+
+def test_a_trainer_s_updates_are_those_of_a_loop(tmp_path: Path) -> None:
+    """Its scheduler and its weight decay act on the same private gradients; its second call of the optimizer does nothing."""
+    import torch.nn.functional as F  # noqa: N812
+
+    from privopt import make_private
+
+    settings: dict[str, Any] = {"lr_scheduler_type": "constant", "optim": "sgd", "weight_decay": 0.1}
+    model = llama()
+    PrivateTrainer(model, arguments(tmp_path, **settings), Texts(), budget=BUDGET, seed=3).train()
+    again = llama()
+    decayed = [name for name in values(again) if "norm" not in name]
+    groups = [
+        {"params": [value for name, value in again.named_parameters() if name in decayed], "weight_decay": 0.1},
+        {"params": [value for name, value in again.named_parameters() if name not in decayed], "weight_decay": 0.0},
+    ]
+    again.train()
+    optimizer = torch.optim.SGD(groups, lr=0.02)
+    private = make_private(again, optimizer, Texts(), budget=BUDGET, batch_size=32, rounds=6, seed=3)
+    for batch in private.loader:
+        labels = batch["labels"]
+        inputs = {name: value for name, value in batch.items() if name != "labels"}
+        private.step(lambda: F.cross_entropy(again(**inputs).logits, labels, reduction="none"))  # noqa: B023
+    for mine, other in zip(model.parameters(), again.parameters(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
+
+
+def test_the_next_token_is_learnt_under_bf16_and_gradient_checkpointing(tmp_path: Path) -> None:
+    model = llama(next_token=True)
+    before = values(model)
+    settings: dict[str, Any] = {"bf16": True, "gradient_checkpointing": True, "max_steps": 3}
+    settings["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
+    trainer = PrivateTrainer(model, arguments(tmp_path, **settings), Texts(next_token=True), budget=BUDGET, seed=0)
+    trainer.train()
+    assert trainer.private is not None
+    assert trainer.private.rounds == 3
+    assert moved(model, before) == set(before)
+    assert all(value.dtype == torch.float32 and bool(value.isfinite().all()) for value in model.parameters())
+
+
+ADAPTERS: dict[str, Any] = {
+    "LoRA": peft.LoraConfig(task_type="SEQ_CLS", r=2, lora_alpha=4, target_modules=["q_proj", "v_proj"]),
+    "DoRA": peft.LoraConfig(task_type="SEQ_CLS", r=2, lora_alpha=4, target_modules=["q_proj", "v_proj"], use_dora=True),
+    "prefix": peft.PrefixTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=3),
+}
+
+
+@pytest.mark.parametrize("kind", ADAPTERS)
+def test_adapters_are_trained_and_nothing_else_is_released(kind: str, tmp_path: Path) -> None:
+    model = peft.get_peft_model(llama(), ADAPTERS[kind])
+    before = values(model)
+    trained = {name for name, value in model.named_parameters() if value.requires_grad}
+    assert 0 < len(trained) < len(before)
+    trainer = PrivateTrainer(model, arguments(tmp_path, bf16=True), Texts(), budget=BUDGET, losses=cross_entropy, seed=0)
+    trainer.train()
+    assert moved(model, before) == trained
+    trainer.save_model(str(tmp_path / "released"))
+    released = load_file(tmp_path / "released" / "adapter_model.safetensors")
+    assert sum(value.numel() for value in released.values()) == sum(before[name].numel() for name in trained)
+
+
+def cross_entropy(outputs: Any, labels: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(outputs.logits.float(), labels, reduction="none")
+
+
+def mean(outputs: Any, labels: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(outputs.logits, labels)
+
+
+def test_losses_that_mix_examples_are_refused_before_anything_is_paid(tmp_path: Path) -> None:
+    def centred(outputs: Any, labels: Tensor) -> Tensor:
+        return cross_entropy(outputs, labels) - outputs.logits.mean()
+
+    for losses, message in ((mean, "one loss for each example"), (centred, "mixes examples|depends on other")):
+        ledger = Ledger()
+        trainer = PrivateTrainer(llama(), arguments(tmp_path), Texts(), budget=BUDGET, losses=losses, ledger=ledger)
+        with pytest.raises((UnsupportedLayer, Exception), match=message):
+            trainer.train()
+        assert ledger.entries == ()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"gradient_accumulation_steps": 4}, "gradient_accumulation_steps is 4, but a round is one batch"),
+        ({"per_device_train_batch_size": 1}, "needs several examples to hide in"),
+    ],
+)
+def test_what_a_private_trainer_cannot_keep_is_refused(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        PrivateTrainer(llama(), arguments(tmp_path, **settings), Texts(), budget=BUDGET).train()
+
+
+def test_a_trainer_is_not_resumed_and_unknown_losses_are_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="resume_from_checkpoint is not supported"):
+        PrivateTrainer(llama(), arguments(tmp_path), Texts(), budget=BUDGET).train(resume_from_checkpoint=True)
+    model = llama()
+    model.config.problem_type = "regression"
+    with pytest.raises(InputError, match="one loss for each example: losses="):
+        PrivateTrainer(model, arguments(tmp_path), Texts(), budget=BUDGET)
+    assert issubclass(PrivateTrainer, Trainer)
