@@ -3,6 +3,7 @@
 Only the shapes and types of the data are used, so messages may quote what torch says: they are about no real example.
 """
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -29,14 +30,19 @@ from privopt.perexample.networks.examples import (
     wide,
 )
 from privopt.perexample.networks.isolation.one_by_one import TOLERANCES, check_isolation
-from privopt.perexample.networks.isolation.overwriting import BatchRows, check_losses, compare, record_half_precision
+from privopt.perexample.networks.isolation.overwriting import BatchRows, autograd_sum, check_losses, compare, record_half_precision
 from privopt.perexample.networks.layout import Layout
 from privopt.perexample.networks.loss_modules import Loss
 from privopt.perexample.networks.model_state import ModelState, evaluation_mode, in_precision
 from privopt.perexample.networks.recorder import Recorder, gradients
 from privopt.perexample.networks.rng import RngState, without_randomness
-from privopt.perexample.networks.unsupported import UnsupportedLayer, UnsupportedLoss
+from privopt.perexample.networks.unsupported import SlowModel, UnsupportedLayer, UnsupportedLoss
 
+SLOW = (
+    "this model is exact but slow: each example goes through it on its own, because neither its layers nor torch.vmap could "
+    "separate the examples. Code without Python numbers read from tensors, without data-dependent shapes and without packed "
+    "sequences or cells is faster."
+)
 BATCH, SINGLE = 7, 5  # examples of a batch, and compared one at a time; a period of one is not a period of the other
 
 
@@ -49,12 +55,32 @@ class ModelCheck(NamedTuple):
 
 
 def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> ModelCheck:
-    """Refuse a model or loss whose per-example gradients do not add up.
+    """Refuse a model or loss whose per-example gradients do not add up, and set the recorder's way to one that is exact.
 
     Gradients must be those of plain autograd on each example alone, without dropout. In the model's own mode, no example's loss
     may depend on another example. Where losses or gradients are not finite, other made-up examples are tried. `one_by_one` then
-    compares batches with single examples.
+    compares batches with single examples: a model is refused because examples mix, whatever the way.
     """
+    reasons: list[PrivoptError] = []
+    for recorder.way in recorder.ways:
+        try:
+            output, changes, ran = _check_gradients(recorder, loss, inputs, targets)
+            doubts = _check_in_double_precision(recorder, loss, inputs, targets, ran[-1][1])
+            break
+        except (UnsupportedLayer, InputError) as error:
+            reasons.append(error.with_traceback(None))  # which would keep a batch in memory
+    else:
+        recorder.way = "together"
+        raise next((reason for reason in reasons if isinstance(reason, UnsupportedLayer)), reasons[0])
+    numbers_that_ran = [numbers for numbers in (normal, positive) if any(numbers is one for one, _ in ran)]
+    doubts += check_isolation(recorder.model, loss, inputs, targets, ran[-1][1], numbers_that_ran or [normal])
+    if recorder.way == "one by one":
+        warnings.warn(f"{SLOW} The reason: {' '.join(str(reasons[0]).split())}", SlowModel, stacklevel=4)
+    return ModelCheck(output, changes, doubts)
+
+
+def _check_gradients(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> tuple[Any, bool, list[tuple[Numbers, Kind]]]:
+    """The output for made-up examples, whether inputs are changed in place, and which made-up examples could be run."""
     layout, generator, start = Layout(recorder.model), torch.Generator().manual_seed(0), ModelState(recorder.model)
     output: Any = None
     singles_compared = batch_compared = changes = False
@@ -89,10 +115,7 @@ def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> Mo
             "losses or gradients of made-up examples are not finite, so it cannot be checked whether the model or the loss mixes "
             "examples. Keep logarithms, roots and divisors away from 0, for one example alone as well (no std over the batch)."
         )
-    doubts = _check_in_double_precision(recorder, loss, inputs, targets, ran[-1][1])
-    numbers_that_ran = [numbers for numbers in (normal, positive) if any(numbers is one for one, _ in ran)]
-    doubts += check_isolation(recorder.model, loss, inputs, targets, ran[-1][1], numbers_that_ran or [normal])
-    return ModelCheck(output, changes, doubts)
+    return output, changes, ran
 
 
 def _check_in_double_precision(recorder: Recorder, loss: Loss, inputs: Any, targets: Any, kind: Kind) -> list[str]:
@@ -176,8 +199,12 @@ def _check_single_examples(recorder: Recorder, loss: Loss, layout: Layout, input
                 if gradient is not None:
                     wanted[name].add_(gradient.to_dense() if gradient.is_sparse else gradient, alpha=weight)
             found = ()  # keep one at a time in memory
-    ours = layout.views(grads.weighted_sum(weights))
-    return compare(ours, wanted, TOLERANCES[halves.pop() if halves else layout.dtype])
+        tolerance = TOLERANCES[halves.pop() if halves else layout.dtype]
+        if recorder.way != "together":  # apart, nothing can mix: the model itself must not
+            whole = copy_tensors((inputs, targets))
+            values = run_or_explain("the model", partial(_loss_of, recorder.model, loss, *whole), whole, layout)
+            compare(autograd_sum(layout, values, weights), wanted, tolerance)
+    return compare(layout.views(grads.weighted_sum(weights)), wanted, tolerance)
 
 
 def _loss_of(model: nn.Module, loss: Loss, inputs: Any, targets: Any) -> Tensor:
