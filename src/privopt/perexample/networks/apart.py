@@ -16,6 +16,7 @@ clipped sum does not rest on how the model treats a batch, but on the loss, and 
 """
 
 import inspect
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,13 +26,16 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd.graph import get_gradient_edge
 from torch.func import vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from privopt.perexample.networks.factors import Dense, Factor, Outer, RankOne
 from privopt.perexample.networks.layers.basic import as_sequences
+from privopt.perexample.networks.layers.embedding import lookup_factor
 from privopt.perexample.networks.model_state import at_least_float32
 from privopt.perexample.networks.tape import Gradients, ParameterFactors, Tape
 from privopt.perexample.networks.unsupported import UnsupportedLayer
@@ -87,7 +91,7 @@ class Apart:
         def one(token: Tensor, rows: list[Tensor], values: list[Tensor]) -> tuple[Tensor, ...]:
             stand_ins = dict(zip(ends, values, strict=True))
             args, kwargs = split.rebuild([row.unsqueeze(0).clone() for row in rows])
-            with self._replace(stand_ins), self._layers_under(token), _Products(stand_ins, self._names, self._tape, token):
+            with self._replace(stand_ins), self._layers_under(token), _Functions(stand_ins, self._names, self._tape, token):
                 leaves, form = tree_flatten(own(*args, **kwargs))
             results.append((leaves, form))
             return tuple(x for x in leaves if isinstance(x, Tensor))
@@ -327,10 +331,16 @@ def _merge(x: Tensor, dim: int | None) -> Tensor:
 
 PRODUCTS = {torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__}
 TRANSPOSES = {torch.t, Tensor.t, Tensor.T.__get__, Tensor.mT.__get__}
+DRAWS = {torch.rand, torch.randn}
 
 
-class _Products(TorchFunctionMode):
-    """x @ W, x @ W.T, F.linear and torch.addmm with a stand-in: recorded as products with the parameter itself."""
+class _Functions(TorchFunctionMode):
+    """Functions that do something else under vmap.
+
+    x @ W, x @ W.T, F.linear and torch.addmm with a stand-in are recorded as products with the parameter itself. One random number,
+    by which code may decide (to skip a layer), is drawn once for all examples, as in a batch. Attention with a trained bias takes
+    the kernel that has a gradient for it.
+    """
 
     def __init__(self, stand_ins: StandIns, names: dict[nn.Parameter, str], tape: Tape, token: Tensor) -> None:
         super().__init__()
@@ -343,6 +353,13 @@ class _Products(TorchFunctionMode):
             found = func(*args, **kwargs)
             self._known[id(found)] = (found, known[1], not known[2])
             return found
+        if func in DRAWS and math.prod(torch.Size(args[0] if len(args) == 1 and not isinstance(args[0], int) else args)) == 1:
+            with temporarily_clear_interpreter_stack():  # type: ignore[no-untyped-call]  # of vmap
+                return func(*args, **kwargs)
+        if func is F.scaled_dot_product_attention:
+            return _attend(*args, **kwargs)
+        if func is F.embedding:
+            return self._embedding(*args, **kwargs)
         if kwargs and func is not F.linear:
             return func(*args, **kwargs)
         if func in PRODUCTS and (known := self._known.get(id(args[1]))) and args[0].ndim:
@@ -359,6 +376,36 @@ class _Products(TorchFunctionMode):
             return F.linear(input, weight, bias)
         found = self._product(input, known[1], not known[2])
         return found if bias is None else found + bias
+
+    def _embedding(
+        self,
+        input: Tensor,  # noqa: A002  # torch's names
+        weight: Tensor,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+    ) -> Tensor:
+        known = self._known.get(id(weight))
+        if known is None:
+            return F.embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
+        if known[2] or max_norm is not None or scale_grad_by_freq:  # which vmap would ignore
+            raise UnsupportedLayer("an embedding of a transposed table, or with max_norm or scale_grad_by_freq.")
+        parameter, padding = known[1], padding_idx if padding_idx is None else padding_idx % weight.shape[0]
+
+        def work(count: int, tensors: list[Tensor]) -> tuple[Tensor]:
+            ids = tensors[0]
+            output = F.embedding(ids, parameter)
+
+            def make_factors(gradients: Gradients, examples: int) -> ParameterFactors:
+                assert gradients[0] is not None
+                yield parameter, lookup_factor(ids, gradients[0], parameter.shape, padding)
+
+            self._tape.tap(self._names[parameter], "embedding", [output], [ids], make_factors)
+            return (output,)
+
+        return _run_rule(work, self._token, [input])[0]
 
     def _product(self, x: Tensor, parameter: nn.Parameter, transposed: bool) -> Tensor:
         """x @ W, or x @ Wᵀ: gᵢ = Σₜ aᵢₜ ⊗ δᵢₜ, or its transpose."""
@@ -377,6 +424,16 @@ class _Products(TorchFunctionMode):
             return (output,)
 
         return _run_rule(work, self._token, [x])[0]
+
+
+def _attend(*args: Any, **kwargs: Any) -> Tensor:
+    try:
+        return F.scaled_dot_product_attention(*args, **kwargs)
+    except RuntimeError as error:
+        if "attn_mask" not in str(error):
+            raise
+    with sdpa_kernel(SDPBackend.MATH):
+        return F.scaled_dot_product_attention(*args, **kwargs)
 
 
 def product_factor(inputs: Tensor, gradients: Tensor, shape: torch.Size) -> Factor:

@@ -75,7 +75,8 @@ def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> Mo
     numbers_that_ran = [numbers for numbers in (normal, positive) if any(numbers is one for one, _ in ran)]
     doubts += check_isolation(recorder.model, loss, inputs, targets, ran[-1][1], numbers_that_ran or [normal])
     if recorder.way == "one by one":
-        warnings.warn(f"{SLOW} The reason: {' '.join(str(reasons[0]).split())}", SlowModel, stacklevel=4)
+        reason = str(reasons[recorder.ways.index("mapped")]).partition(": ")[2] or str(reasons[0])
+        warnings.warn(f"{SLOW} Here: {reason}", SlowModel, stacklevel=4)
     return ModelCheck(output, changes, doubts)
 
 

@@ -88,7 +88,6 @@ def check_isolation(model: nn.Module, loss: Loss, inputs: Any, targets: Any, kin
             stack.enter_context(in_precision(model, dtype))
             if isinstance(module := getattr(loss, "module", loss), nn.Module):
                 stack.enter_context(in_precision(module, dtype))
-            stack.enter_context(without_randomness(model))
             stack.enter_context(torch.enable_grad())
             trial = _Trial(model, loss, parameters)
             made_up = MadeUp(model, inputs, targets, kind, numbers, dtype)
@@ -103,6 +102,9 @@ def check_isolation(model: nn.Module, loss: Loss, inputs: Any, targets: Any, kin
                 for place, batch in enumerate([*usual, *made_up.revealing()]):
                     reasons |= dict.fromkeys(trial.compare(batch, gradients=place < len(usual)))
                 reasons |= dict.fromkeys(trial.look_for_combinations(made_up.rows, list(reasons)))
+            with random_values(parameters, opposite=True):  # where an output that was negative is positive
+                for batch in usual:
+                    reasons |= dict.fromkeys(trial.compare(batch, gradients=True))
             return list(reasons)
     return ["the model could not be run without its random draws"]
 
@@ -128,7 +130,8 @@ class _Trial:
     def losses(self, batch: Any, rows: slice | Tensor) -> Tensor:
         """The losses of these rows, as one batch."""
         inputs, targets = copy_tensors(rows_of(batch, rows))
-        return compute_losses(self._loss, call_model(self._model, inputs), targets)
+        with without_randomness(self._model):  # of the model: examples are made up outside of this block
+            return compute_losses(self._loss, call_model(self._model, inputs), targets)
 
     def compare(self, batch: Any, *, gradients: bool) -> list[str]:
         """Refuse a batch that mixes examples. Returns why independence was not shown by construction; empty if it was."""
@@ -242,7 +245,7 @@ class _Trial:
         recurrent: dict[nn.Module, Callable[..., Any]] = {
             module: _vmap_forward(module) for module in self._model.modules() if isinstance(module, nn.RNNBase)
         }
-        with warnings.catch_warnings(), forwards(recurrent):
+        with warnings.catch_warnings(), forwards(recurrent), without_randomness(self._model):
             warnings.filterwarnings("ignore", "There is a performance drop")  # no batching rule: correct, and slow
             found: Tensor = vmap(one, randomness="different")(*(parts[place] for place in mapped))
         return found

@@ -93,10 +93,14 @@ def embedding_factors(module: nn.Embedding, inputs: tuple[Tensor, ...], gradient
     _check(module, site)
     if not module.weight.requires_grad:
         return
-    ids = site.examples_first(inputs[0]).reshape(site.examples, -1)
-    deltas = site.examples_first(gradients).reshape(ids.numel(), -1)
-    owners = torch.arange(site.examples, device=ids.device).repeat_interleave(ids.shape[1])
-    yield "weight", _without_padding(module, owners, ids.reshape(-1), deltas, site.examples)
+    ids, deltas = site.examples_first(inputs[0]), site.examples_first(gradients)
+    yield "weight", lookup_factor(ids, deltas, module.weight.shape, module.padding_idx)
+
+
+def lookup_factor(ids: Tensor, gradients: Tensor, shape: torch.Size, padding: int | None) -> Lookup:
+    """Each δ belongs to the row of its id; examples come first."""
+    owners = torch.arange(len(ids), device=ids.device).repeat_interleave(ids[0].numel())
+    return _without_padding(shape, padding, owners, ids.reshape(-1), gradients.reshape(len(owners), -1), len(ids))
 
 
 def embedding_bag_factors(module: nn.EmbeddingBag, inputs: tuple[Tensor, ...], gradients: Tensor, site: Site) -> NamedFactors:
@@ -124,16 +128,16 @@ def embedding_bag_factors(module: nn.EmbeddingBag, inputs: tuple[Tensor, ...], g
         deltas = deltas * weights.reshape(-1, 1)
     site.examples_first(gradients)
     owners = torch.div(bags, max(1, len(counts) // max(1, site.examples)), rounding_mode="floor")
-    yield "weight", _without_padding(module, owners, ids, deltas, site.examples)
+    yield "weight", _without_padding(module.weight.shape, module.padding_idx, owners, ids, deltas, site.examples)
 
 
 def _without_padding(
-    module: nn.Embedding | nn.EmbeddingBag, owners: Tensor, ids: Tensor, deltas: Tensor, examples: int
+    shape: torch.Size, padding: int | None, owners: Tensor, ids: Tensor, deltas: Tensor, examples: int
 ) -> Lookup:
-    if module.padding_idx is not None:
-        real = ids != module.padding_idx
+    if padding is not None:
+        real = ids != padding
         owners, ids, deltas = owners[real], ids[real], deltas[real]
-    return Lookup(owners, ids, deltas, examples, module.weight.shape)
+    return Lookup(owners, ids, deltas, examples, shape)
 
 
 def _check(module: nn.Embedding | nn.EmbeddingBag, site: Site) -> None:
