@@ -248,9 +248,9 @@ def fit(
 
 def _follow(job: Job, model: nn.Module, loss: Callable[..., Tensor], data: Any, ledger: Ledger | None) -> Fitted:
     """Answer for this rank's part until rank 0 has trained; what it released, and what it claims."""
-    chunk, copies = job.follow()
+    chunk, copies, way = job.follow()
     oracle = _oracle(model, loss, data, chunk, check=False)  # which rank 0 has done
-    oracle.copies = copies
+    oracle.copies, oracle.way = copies, way
     privacy, rounds, early = serve(oracle, job.ranks, job.split)
     if ledger is not None:
         ledger.mirror(privacy.ledger)
@@ -357,5 +357,5 @@ def _oracle(model: nn.Module, loss: Callable[..., Tensor], data: Any, chunk: int
             oracle = TorchOracle(model, loss, *data.tensors, check=check)
         else:
             oracle = TorchOracle.of_dataset(model, loss, data, check=check)
-        oracle.chunk = chunk or physical_batch_size(model, first_of(data)[0])
+        oracle.chunk = chunk or physical_batch_size(model, first_of(data)[0], oracle.formed)
     return oracle

@@ -156,8 +156,8 @@ class Attachment:
         self.code = _code_of(model)  # before anything runs the model, which may count its calls
         self.recorder, self.layout, self.attached = Recorder(model), Layout(model), Attached(model)
         _check_optimizer(optimizer, self.layout)
-        self.chunk = chunk or physical or self._measured_chunk()
         self.doubts = [OWN_CODE, *self._doubts_of_model()] if doubts is None else doubts  # of another rank, which has checked
+        self.chunk = chunk or physical or self._measured_chunk()
 
     def _inputs(self) -> Any:
         first = first_of(self.data)
@@ -178,7 +178,7 @@ class Attachment:
     def _measured_chunk(self) -> int:
         inputs = self._inputs()
         try:
-            return int(run_or_explain("the model", lambda: physical_batch_size(self.model, inputs), inputs, self.layout))
+            return int(run_or_explain("the model", lambda: physical_batch_size(self.model, inputs, self.recorder.formed), inputs, self.layout))
         except InputError as error:
             raise InputError(f"{error} If your loop calls the model in another way, say physical_batch_size=….") from None
 

@@ -116,6 +116,7 @@ class Recorder:
         # code of a module's own is quicker under vmap than run again
         self.ways: tuple[Way, ...] = ("mapped", "together", "one by one") if self._rerun else ("together", "mapped", "one by one")
         self.way: Way = self.ways[0]
+        self.formed = 0  # numbers of an example's gradient that have no factored form, as the check finds them
 
     def record(self) -> "Recording":
         """Record what the model computes in this block."""

@@ -205,6 +205,7 @@ def _check_single_examples(recorder: Recorder, loss: Loss, layout: Layout, input
             whole = copy_tensors((inputs, targets))
             values = run_or_explain("the model", partial(_loss_of, recorder.model, loss, *whole), whole, layout)
             compare(autograd_sum(layout, values, weights), wanted, tolerance)
+    recorder.formed = grads.formed
     return compare(layout.views(grads.weighted_sum(weights)), wanted, tolerance)
 
 
