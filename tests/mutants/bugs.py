@@ -513,8 +513,8 @@ BUGS = (
     Bug(
         "reductions over the batch not changed",
         "perexample/networks/isolation/one_by_one.py",
-        "with Watch(PRIMES[0], change=place):",
-        "with Watch(PRIMES[0]):",
+        "with Watch(size, change=place):",
+        "with Watch(size):",
         ("tests/nets/test_isolation.py",),
     ),
     Bug(

@@ -20,6 +20,7 @@ from privopt.perexample.networks.examples import (
     compute_losses,
     copy_tensors,
     describe_types,
+    effort_for,
     leaves,
     make_up,
     normal,
@@ -43,7 +44,7 @@ SLOW = (
     "separate the examples. Code without Python numbers read from tensors, without data-dependent shapes and without packed "
     "sequences or cells is faster."
 )
-BATCH, SINGLE = 7, 5  # examples of a batch, and compared one at a time; a period of one is not a period of the other
+WEIGHTS = (1.0, -0.5, 2.0, 1.5, -1.0)  # of single examples
 
 
 class ModelCheck(NamedTuple):
@@ -65,7 +66,7 @@ def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> Mo
     for recorder.way in recorder.ways:
         try:
             output, changes, ran = _check_gradients(recorder, loss, inputs, targets)
-            doubts = _check_in_double_precision(recorder, loss, inputs, targets, ran[-1][1])
+            doubts = _check_in_double_precision(recorder, loss, inputs, targets, ran[-1][1]) if recorder.way == "together" else []
             break
         except (UnsupportedLayer, InputError) as error:
             reasons.append(error.with_traceback(None))  # which would keep a batch in memory
@@ -86,6 +87,7 @@ def _check_gradients(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) 
     output: Any = None
     singles_compared = batch_compared = changes = False
     ran: list[tuple[Numbers, Kind]] = []
+    effort = effort_for(recorder.model)
     try:
         with RngState(layout.device).replay(), torch.enable_grad():
             for numbers in (normal, wide, padded, positive):
@@ -94,10 +96,10 @@ def _check_gradients(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) 
                     continue
                 possible = possible_kinds((inputs, targets))
                 for place, kind in enumerate(possible):
-                    batch = _make_batch(inputs, targets, numbers, kind, generator)
+                    batch = _make_batch(inputs, targets, numbers, kind, generator, effort.batch)
                     try:
                         found = _run(recorder, loss, layout, *batch)
-                        few = rows_of(batch, slice(SINGLE))
+                        few = rows_of(batch, slice(effort.single))
                         singles_compared = singles_compared or _check_single_examples(recorder, loss, layout, *few)
                         compared, changed = _check_batch(recorder, loss, layout, *batch)
                         batch_compared, changes = batch_compared or compared, changes or changed
@@ -122,12 +124,13 @@ def _check_gradients(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) 
 def _check_in_double_precision(recorder: Recorder, loss: Loss, inputs: Any, targets: Any, kind: Kind) -> list[str]:
     """Compare single examples again, in double precision, where a large branch does not hide a small one."""
     model, generator, start = recorder.model, torch.Generator().manual_seed(1), ModelState(recorder.model)
-    batch = _make_batch(inputs, targets, normal, kind, generator)
+    single = effort_for(model).single
+    batch = _make_batch(inputs, targets, normal, kind, generator, single)
     batch = tree_map(lambda x: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x, batch)
     with in_precision(model, torch.float64):
         try:
             with RngState(next(model.parameters()).device).replay(), torch.enable_grad():
-                _check_single_examples(recorder, loss, Layout(model), *rows_of(batch, slice(SINGLE)))
+                _check_single_examples(recorder, loss, Layout(model), *batch)
         except InputError:
             return ["the model computes in single precision only, where rounding hides what is small"]
         finally:
@@ -141,10 +144,10 @@ def _has_features(inputs: Any) -> bool:
 
 
 def _make_batch(
-    inputs: Any, targets: Any, numbers: Callable[..., Tensor], kind: Kind, generator: torch.Generator
+    inputs: Any, targets: Any, numbers: Callable[..., Tensor], kind: Kind, generator: torch.Generator, size: int
 ) -> tuple[Any, Any]:
-    examples = make_up(inputs, BATCH, generator, numbers=numbers, kind=kind)
-    return examples, make_up(targets, BATCH, generator, numbers=torch.rand, kind=Kind(boolean=kind.boolean))
+    examples = make_up(inputs, size, generator, numbers=numbers, kind=kind)
+    return examples, make_up(targets, size, generator, numbers=torch.rand, kind=Kind(boolean=kind.boolean))
 
 
 def _run(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, targets: Any) -> Any:
@@ -157,6 +160,7 @@ def _run(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, targets: A
 
 def _check_batch(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, targets: Any) -> tuple[bool, bool]:
     """Check that losses do not depend on other rows. Whether that was conclusive, and whether tensors are changed in place."""
+    count = effort_for(recorder.model).batch
     tensors, changed = [leaf for leaf in leaves((inputs, targets)) if isinstance(leaf, Tensor)], False
 
     def losses() -> Tensor:
@@ -164,13 +168,13 @@ def _check_batch(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, ta
         before = [tensor._version for tensor in tensors]
         values = compute_losses(loss, call_model(recorder.model, inputs), targets)
         changed = changed or before != [tensor._version for tensor in tensors]
-        if values.shape != (BATCH,):
+        if values.shape != (count,):
             raise UnsupportedLoss(
-                f"the loss gave a value of shape {tuple(values.shape)} for {BATCH} examples: one for each is needed."
+                f"the loss gave a value of shape {tuple(values.shape)} for {count} examples: one for each is needed."
             )
         return values
 
-    rows = BatchRows((inputs, targets), BATCH)
+    rows = BatchRows((inputs, targets), count)
     conclusive = run_or_explain(
         "the model in training", lambda: check_losses(recorder, layout, losses, rows), (inputs, targets), layout
     )
@@ -179,7 +183,8 @@ def _check_batch(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, ta
 
 def _check_single_examples(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, targets: Any) -> bool:
     """Compare with plain autograd on each example alone. Returns whether that was conclusive."""
-    weights = torch.tensor([1.0, -0.5, 2.0, 1.5, -1.0], dtype=layout.dtype, device=layout.device)
+    single = effort_for(recorder.model).single
+    weights = torch.tensor(WEIGHTS[:single], dtype=layout.dtype, device=layout.device)
     halves: set[torch.dtype] = set()
     with evaluation_mode(recorder.model), without_randomness(recorder.model):
         of = partial(gradients, recorder, layout, loss)

@@ -30,18 +30,18 @@ from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from privopt.perexample.networks.examples import (
-    EXAMPLES,
     Kind,
     MadeUp,
     Numbers,
     call_model,
     compute_losses,
     copy_tensors,
+    effort_for,
     leaves,
     rows_of,
 )
 from privopt.perexample.networks.fallback import forwards
-from privopt.perexample.networks.isolation.combinations import MOST, PRIMES, Watch, code_line, find_combinations
+from privopt.perexample.networks.isolation.combinations import Watch, code_line, find_combinations
 from privopt.perexample.networks.loss_modules import Loss
 from privopt.perexample.networks.model_state import ModelState, in_precision, random_values
 from privopt.perexample.networks.rng import without_randomness
@@ -125,7 +125,7 @@ class _Trial:
     """A model and a loss whose losses are computed in two ways."""
 
     def __init__(self, model: nn.Module, loss: Loss, parameters: list[nn.Parameter]) -> None:
-        self._model, self._loss, self._parameters = model, loss, parameters
+        self._model, self._loss, self._parameters, self._effort = model, loss, parameters, effort_for(model)
 
     def losses(self, batch: Any, rows: slice | Tensor) -> Tensor:
         """The losses of these rows, as one batch."""
@@ -160,7 +160,7 @@ class _Trial:
         else:
             return []
         try:
-            apart = torch.cat([self.losses(batch, slice(i, i + 1)) for i in range(EXAMPLES)])
+            apart = torch.cat([self.losses(batch, slice(i, i + 1)) for i in range(len(together))])
         except Exception:
             return [reason, "some made-up examples cannot be run alone"]
         self._check(batch, together, apart, tolerance)
@@ -182,19 +182,20 @@ class _Trial:
             return self.losses(rows(size), slice(None))
 
         try:
-            reductions, others = find_combinations(losses)
+            reductions, others = find_combinations(losses, self._effort.primes)
         except Exception:  # the model cannot take these examples, or looks for a dispatch mode of torch
             return ["the operations of the model could not be recorded"]
         reasons = list[str]()
+        size = self._effort.primes[0]
         with torch.no_grad():
-            before = losses(PRIMES[0])
-            for place, operation in reductions[:MOST]:
+            before = losses(size)
+            for place, operation in reductions[: self._effort.reductions]:
                 try:
-                    with Watch(PRIMES[0], change=place):
-                        after = losses(PRIMES[0])
+                    with Watch(size, change=place):
+                        after = losses(size)
                 except Exception:  # this result cannot be changed on its own
                     continue
-                if not _close(after, before, TOLERANCES[torch.float32]) and not self._is_random(rows(PRIMES[0]), before):
+                if not _close(after, before, TOLERANCES[torch.float32]) and not self._is_random(rows(size), before):
                     raise UnsupportedLayer(f"{MIXED} Here it is {operation}.")
         for operation in dict.fromkeys([*others, *(operation for _, operation in reductions)]):
             if not operation.where or not any(operation.where in reason for reason in (*known, *reasons)):
@@ -205,7 +206,7 @@ class _Trial:
         finite = apart.isfinite()
         if apart.shape != together.shape or not _close(together[finite], apart[finite], tolerance):
             raise UnsupportedLayer(MIXED)
-        few = torch.arange(1, EXAMPLES) if bool(finite.all()) else finite.nonzero().flatten()  # a batch of another size
+        few = torch.arange(1, len(together)) if bool(finite.all()) else finite.nonzero().flatten()  # a batch of another size
         if len(few):
             fewer = self.losses(batch, few)
             if not _close(fewer, apart[few], tolerance):
@@ -233,7 +234,8 @@ class _Trial:
     def _losses_under_vmap(self, batch: Any) -> Tensor:
         """Each example as a batch of its own, under vmap."""
         parts, form = tree_flatten(batch)
-        mapped = [place for place, part in enumerate(parts) if isinstance(part, Tensor) and part.shape[:1] == (EXAMPLES,)]
+        count = self._effort.examples
+        mapped = [place for place, part in enumerate(parts) if isinstance(part, Tensor) and part.shape[:1] == (count,)]
 
         def one(*rows: Tensor) -> Tensor:
             own = list(parts)

@@ -68,11 +68,8 @@ def check_losses(
     Rows whose losses or gradients are not finite are overwritten first, because they could spread. With `against_autograd` the
     sum of the gradients is compared with that of plain autograd as well, without dropout.
     """
-    plain = [False] if recorder.way == "together" else [False, True]
-    return all([_check_losses(_Check(recorder, layout, losses, batch, one), batch, against_autograd) for one in plain])
-
-
-def _check_losses(check: "_Check", batch: BatchRows, against_autograd: bool) -> bool:
+    plain = recorder.way != "together"  # examples that are run apart cannot mix, but the model itself must not
+    check = _Check(recorder, layout, losses, batch, plain)
     rows = _fill(batch.order, batch.finite())
     try:
         for _ in range(2):
@@ -116,7 +113,7 @@ class _Check:
             self._check_half(before, rows, kept, halves)
             for found in (before.losses, *before.norms.values()):
                 usable &= ~kept | found.isfinite()
-        if against_autograd and not self._plain:
+        if against_autograd:
             with evaluation_mode(self._recorder.model):  # a recorded layer draws its dropout in another order
                 with self._repeated(rows), record_half_precision(halves):
                     wanted = autograd_sum(self._layout, self._losses(), odd.float())
