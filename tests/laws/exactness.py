@@ -41,6 +41,9 @@ SMALLEST = 1e-12  # bound
 # ---------------------------------------------------------------- what is asked
 
 
+CHECKED = ("Shared(", "Product(", "Cells(")  # parts for which the check finds another way than the first
+
+
 @dataclass(frozen=True)
 class Batch:
     """What kinds of examples there are. The numbers are drawn from the seed."""
@@ -276,7 +279,8 @@ class _Check:
         self.inputs, self.targets = case.batch.make(case.architecture, outputs)
         self.slow = Slow(self.model, self.inputs, self.targets, case.batch.seed, probes)
         chunk = None if self.slow.random else case.chunk
-        self.oracle = TorchOracle(self.model, squared, self.inputs, self.targets, check=False, chunk=chunk)
+        unusual = any(part in repr(case.architecture) for part in CHECKED)
+        self.oracle = TorchOracle(self.model, squared, self.inputs, self.targets, check=unusual, chunk=chunk)
         self.draws = torch.Generator().manual_seed(case.batch.seed)
         self.points = [self.oracle.flat.vector.clone()]
         self.visited: list[Tensor] = []  # one of them for each time that gradients are needed

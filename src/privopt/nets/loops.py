@@ -178,7 +178,11 @@ class Attachment:
     def _measured_chunk(self) -> int:
         inputs = self._inputs()
         try:
-            return int(run_or_explain("the model", lambda: physical_batch_size(self.model, inputs, self.recorder.formed), inputs, self.layout))
+            return int(
+                run_or_explain(
+                    "the model", lambda: physical_batch_size(self.model, inputs, self.recorder.formed), inputs, self.layout
+                )
+            )
         except InputError as error:
             raise InputError(f"{error} If your loop calls the model in another way, say physical_batch_size=….") from None
 

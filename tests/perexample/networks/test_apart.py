@@ -12,6 +12,9 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from privopt.perexample.networks import Layout, Recorder, TorchGrads, TorchOracle, UnsupportedLayer
+from privopt.perexample.networks import examples
+from privopt.perexample.networks.examples import PLAIN
+from privopt.perexample.networks.isolation.one_by_one import check_isolation
 from privopt.perexample.networks.recorder import Way, gradients
 from privopt.perexample.networks.unsupported import SlowModel
 from tests.perexample.networks.models import MODELS, Scale, Uses, Vision, ids, normal
@@ -150,6 +153,12 @@ def masked(m: nn.ModuleList, x: Tensor) -> Tensor:
     return m[0](x, x, x, key_padding_mask=hidden & hidden.logical_not().any(1, keepdim=True))[0]
 
 
+def looked_up(m: nn.ModuleList, tokens: Tensor) -> Tensor:
+    """A table with padding, in its parent's code."""
+    table: Any = m[0].weight
+    return F.embedding(tokens, table, padding_idx=-9) * m[1].weight.sum()
+
+
 def products(m: nn.ModuleList, x: Tensor) -> Tensor:
     first: Any = m[0]
     y = torch.addmm(first.offset, x.reshape(-1, 4), first.matrix).view_as(x).tanh()
@@ -176,6 +185,7 @@ UNUSUAL: dict[str, tuple[Callable[[], nn.Module], Any]] = {
         lambda: Uses(lambda m, x: m[0](x)[0], weight_norm(nn.GRU(4, 3, batch_first=True), "weight_hh_l0")),
         SEQUENCES,
     ),
+    "a table in its parent": (lambda: Uses(looked_up, nn.Embedding(9, 4), nn.Linear(2, 2)), ids(5, 6)),
     "products and a sum": (lambda: Uses(products, Scale()), SEQUENCES),
 }
 
@@ -263,3 +273,39 @@ class Counts(nn.Module):
 def test_a_model_that_keeps_something_of_its_examples_is_refused() -> None:
     with pytest.raises(UnsupportedLayer, match="seen keeps something"):
         TorchOracle(Counts(), squared, SEQUENCES, torch.zeros(5, 28))
+
+
+def test_made_up_examples_differ_while_random_draws_of_the_model_are_constants() -> None:
+    """Equal examples would hide a mean over the batch."""
+    for model in (MixesBare("values"), nn.Sequential(nn.Dropout(0.5), MixesBare("values"))):
+        with pytest.raises(UnsupportedLayer, match="mixes examples"):
+            check_isolation(model, squared, SEQUENCES[:1], torch.zeros(1, 28), PLAIN, [examples.normal])
+
+
+def test_a_large_model_is_checked_with_fewer_examples_and_mixing_is_still_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examples, "LARGE", 1)
+    TorchOracle(Vision(), squared, SEQUENCES, targets_for(Vision(), SEQUENCES))
+    for place in ("values", "a little", "gradients", "in training", "order"):
+        with pytest.raises(UnsupportedLayer, match="mixes examples"):
+            TorchOracle(MixesBare(place), squared, SEQUENCES, torch.zeros(5, 28))
+
+
+class Repeated(nn.Module):
+    """Every token is looked up in the table that is also the head: the two gradients point the same way, or cancel."""
+
+    def __init__(self, sign: float) -> None:
+        super().__init__()
+        self.words, self.sign = nn.Embedding(9, 4), sign
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.sign * F.linear(self.words(tokens).tanh(), self.words.weight).mean(1)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_table_that_is_also_the_head_is_exact_without_forming_it(sign: float) -> None:
+    torch.manual_seed(0)
+    model, tokens = Repeated(sign), ids(6, 5)
+    targets = targets_for(model, tokens)
+    oracle = TorchOracle(model, squared, tokens, targets)
+    assert oracle.formed == 0
+    assert_grads(oracle(None, None), one_at_a_time(model, tokens, targets))

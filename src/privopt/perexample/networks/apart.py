@@ -129,7 +129,7 @@ class Apart:
             def make_factors(gradients: Gradients, examples: int, parameter: nn.Parameter = parameter) -> ParameterFactors:
                 rows = [torch.zeros_like(parameter) if g is None else g.to_dense() if g.is_sparse else g for g in gradients]
                 self._tape.formed.add(parameter)
-                together = rows[0] if rows[0].ndim > parameter.ndim else torch.stack(rows)
+                together = rows[0].contiguous() if rows[0].ndim > parameter.ndim else torch.stack(rows)
                 if together.shape[0] != examples:
                     raise UnsupportedLayer(
                         f"the loss gave {examples} values for {together.shape[0]} examples, on each of which the model was run."
@@ -230,7 +230,9 @@ class _Rule(torch.autograd.Function):
         return found, (0,) * len(found)
 
 
-def _run_rule(work: Callable[[int, list[Tensor]], tuple[Tensor, ...]], token: Tensor, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+def _run_rule(
+    work: Callable[[int, list[Tensor]], tuple[Tensor, ...]], token: Tensor, tensors: Sequence[Tensor]
+) -> Sequence[Tensor]:
     return _Rule.apply(work, token, *tensors)  # type: ignore[no-untyped-call]
 
 

@@ -31,7 +31,13 @@ from privopt.perexample.networks.examples import (
     wide,
 )
 from privopt.perexample.networks.isolation.one_by_one import TOLERANCES, check_isolation
-from privopt.perexample.networks.isolation.overwriting import BatchRows, autograd_sum, check_losses, compare, record_half_precision
+from privopt.perexample.networks.isolation.overwriting import (
+    BatchRows,
+    autograd_sum,
+    check_losses,
+    compare,
+    record_half_precision,
+)
 from privopt.perexample.networks.layout import Layout
 from privopt.perexample.networks.loss_modules import Loss
 from privopt.perexample.networks.model_state import ModelState, evaluation_mode, in_precision

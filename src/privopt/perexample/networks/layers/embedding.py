@@ -3,10 +3,14 @@
 Each row of δ belongs to a row of the table, and several may belong to the same.
 """
 
+import itertools
+
 import torch
 from torch import Tensor, nn
 
 from privopt.perexample.networks.factors.factor import Factor, absolutes, squares
+from privopt.perexample.networks.factors.outer import Outer, Signal
+from privopt.perexample.networks.factors.rank_one import RankOne
 from privopt.perexample.networks.factors.sums import Sum
 from privopt.perexample.networks.tape import NamedFactors, Site
 from privopt.perexample.networks.unsupported import UnsupportedLayer
@@ -58,6 +62,22 @@ class Lookup:
     def dots(self, vector: Tensor) -> Tensor:
         owners, ids, values = self._entries()
         return self._by_example(torch.linalg.vecdot(values, vector[ids]), owners)
+
+    def inner(self, other: Factor) -> Tensor | None:
+        """⟨gᵢ, g′ᵢ⟩ with Σₜ δₜ ⊗ aₜ of the same table: Σₑₜ δₜ[idₑ] ⟨valueₑ, aₜ⟩; None for another kind of factor."""
+        if isinstance(other, RankOne):
+            inputs, deltas = other.inputs.unsqueeze(1), other.gradients.values.unsqueeze(1)
+        elif isinstance(other, Outer) and other.groups == len(other.terms) == 1 and isinstance(other.terms[0].source, Signal):
+            inputs, deltas = other.terms[0].source.values, other.terms[0].gradients
+        else:
+            return None
+        owners, ids, values = self._segments()
+        bounds = torch.searchsorted(owners, torch.arange(self.examples + 1, device=owners.device)).tolist()
+        found = [
+            torch.sum((values[start:stop] @ inputs[i].T) * deltas[i][:, ids[start:stop]].T)
+            for i, (start, stop) in enumerate(itertools.pairwise(bounds))
+        ]
+        return torch.stack(found) if found else values.new_zeros(0)
 
     def dense(self) -> Tensor:
         owners, ids, values = self._entries()
