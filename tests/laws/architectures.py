@@ -288,7 +288,8 @@ class Product:
             if self.kind == "transposed":
                 return torch.matmul(x.mean(1), weight.T).unsqueeze(1) + x
             if self.kind == "added":
-                return torch.addmm(m[1].bias, x.reshape(-1, WIDTH), weight).view_as(x)
+                bias: Any = m[1].bias
+                return torch.addmm(bias, x.reshape(-1, WIDTH), weight).view_as(x)
             if self.kind == "both":
                 return F.linear(m[0](x).tanh(), weight)
             if self.kind == "table":

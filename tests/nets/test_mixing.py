@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint as recomputed
 from privopt import Budget
 from privopt.errors import InputError
 from privopt.nets import Private, UnsupportedLayer, clipped_sum, fit, make_private, per_example_norms
-from privopt.perexample.networks import TorchOracle
+from privopt.perexample.networks import TorchGrads, TorchOracle
 from tests.perexample.networks.reference import assert_grads, one_at_a_time, squared, targets_for
 from tests.problems import cross_entropies, tanh_network, tensor_rows
 
@@ -286,7 +286,7 @@ MARKED_MODELS: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.filterwarnings("ignore:this model is exact but slow")
 @pytest.mark.parametrize("name", MARKED_MODELS)
 def test_a_model_that_looks_for_marks_and_then_takes_rows_in_another_order_is_run_one_by_one(name: str) -> None:
-    """No made-up number is such a mark by chance; the user's data are full of them. In a batch, rows would be taken for others'."""
+    """No made-up number is such a mark by chance; the user's data are full of them."""
     marked = X[:9].clone()
     for place in range(9):
         marked[place, : place % 5] = (0.0, -1.0)[place % 2]
@@ -297,7 +297,9 @@ def assert_trains_exactly(model: nn.Module, inputs: Any) -> None:
     """The gradients that a check allows are those of each example alone."""
     targets = targets_for(model, inputs)
     oracle = TorchOracle(model, squared, inputs, targets)
-    assert_grads(oracle(None, None), one_at_a_time(model, inputs, targets))
+    grads = oracle(None, None)
+    assert isinstance(grads, TorchGrads)
+    assert_grads(grads, one_at_a_time(model, inputs, targets))
 
 
 def drawn_in_forward(m: Uses, x: Tensor) -> Tensor:

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from privopt.perexample.networks import Layout, Recorder, TorchGrads, TorchOracle, UnsupportedLayer
-from privopt.perexample.networks import examples
+from privopt.perexample.networks import Layout, Recorder, TorchGrads, TorchOracle, UnsupportedLayer, examples
 from privopt.perexample.networks.examples import PLAIN
 from privopt.perexample.networks.isolation.one_by_one import check_isolation
 from privopt.perexample.networks.recorder import Way, gradients
@@ -32,6 +31,12 @@ def run(model: nn.Module, way: Way, inputs: Any, targets: Tensor) -> TorchGrads:
     recorder = Recorder(model)
     recorder.way = way
     return gradients(recorder, Layout(model), squared, inputs, targets, len(targets))
+
+
+def vectors(oracle: TorchOracle) -> TorchGrads:
+    found = oracle(None, None)
+    assert isinstance(found, TorchGrads)
+    return found
 
 
 NOT_MAPPED = ("packed", "cells", "recomputed", "projected")  # code that torch.vmap cannot run
@@ -122,7 +127,7 @@ class OwnLoss(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.last = nn.Linear(4, 4), nn.LinearCrossEntropyLoss(4, 5, reduction="none")  # type: ignore[attr-defined]
+        self.first, self.last = nn.Linear(4, 4), nn.LinearCrossEntropyLoss(4, 5, reduction="none")
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(self.first(x).tanh(), torch.arange(len(x)) * 0 + 2)
@@ -135,7 +140,7 @@ def parent(m: nn.ModuleList, x: Tensor) -> Tensor:
 
 
 def siamese(m: nn.ModuleList, x: Tensor) -> Tensor:
-    both = m[1](m[0](torch.cat([x[:, :3], x[:, 3:6]], 0)).tanh())
+    both: Tensor = m[1](m[0](torch.cat([x[:, :3], x[:, 3:6]], 0)).tanh())
     return (both[: len(x)] - both[len(x) :]).flatten(1)
 
 
@@ -198,7 +203,7 @@ def test_unusual_models_train_exactly(name: str) -> None:
     attributes = {path: set(module.__dict__) for path, module in model.named_modules()}
     targets = targets_for(model, data)
     oracle = TorchOracle(model, squared, data, targets)
-    assert_grads(oracle(None, None), one_at_a_time(model, data, targets))
+    assert_grads(vectors(oracle), one_at_a_time(model, data, targets))
     assert {path: set(module.__dict__) for path, module in model.named_modules()} == attributes
     assert all(isinstance(p, nn.Parameter) for module in model.modules() for p in module._parameters.values() if p is not None)
 
@@ -209,7 +214,7 @@ def test_a_loss_with_a_weight_of_its_own_trains_in_the_model() -> None:
     oracle = TorchOracle(model := OwnLoss(), lambda output: output, data := normal(4, 4))
     wanted = [torch.autograd.grad(model(data[i : i + 1]).sum(), list(model.parameters())) for i in range(4)]
     rows = torch.stack([torch.cat([part.reshape(-1) for part in parts]) for parts in wanted]).double()
-    assert_grads(oracle(None, None), rows)  # type: ignore[arg-type]
+    assert_grads(vectors(oracle), rows)
 
 
 def test_a_model_that_goes_one_by_one_says_once_why_it_is_slow() -> None:
@@ -308,4 +313,4 @@ def test_a_table_that_is_also_the_head_is_exact_without_forming_it(sign: float) 
     targets = targets_for(model, tokens)
     oracle = TorchOracle(model, squared, tokens, targets)
     assert oracle.formed == 0
-    assert_grads(oracle(None, None), one_at_a_time(model, tokens, targets))
+    assert_grads(vectors(oracle), one_at_a_time(model, tokens, targets))

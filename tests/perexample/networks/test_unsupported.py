@@ -1,13 +1,10 @@
 """What is refused, by name and with what would do; what is left as it was."""
 
 import copy
-from collections.abc import Callable
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence
 
 from privopt.perexample.networks import (
     FlatParameters,

@@ -11,8 +11,9 @@ Every parameter is replaced by stand-ins, leaves of the graph with one copy for 
 parameter without a closed form uses its stand-in, so the gradient of the stand-in is the gradient of each example. A parameter
 may be used in both ways; the two add up.
 
-Query: the gradient of each example's loss, where output i is computed from rows i only. Unit: one example. So the sensitivity of a
-clipped sum does not rest on how the model treats a batch, but on the loss, and on state that the model keeps; both are checked.
+Query: the gradient of each example's loss, where output i is computed from rows i only. Unit: one example. So the sensitivity
+of a clipped sum does not rest on how the model treats a batch, but on the loss, and on state that the model keeps.
+Both are checked.
 """
 
 import inspect
@@ -57,7 +58,7 @@ def _homes(model: nn.Module) -> Homes:
 class Apart:
     """Forward functions that run a model on each example on its own, recorded on a tape.
 
-    They belong to every module that holds a trained parameter, because a loop may call parts of a model. The outermost call counts.
+    They belong to every module that holds a trained parameter, as a loop may call parts of a model. The outermost call counts.
     `layers` are those with a closed form. They are used under vmap only.
     """
 
@@ -155,7 +156,7 @@ class Apart:
                 attributes.update(before)
             for module in self._modules:
                 if isinstance(module, nn.RNNBase):
-                    module._init_flat_weights()  # type: ignore[no-untyped-call]  # its own list of parameters
+                    module._init_flat_weights()  # its own list of parameters
 
     @contextmanager
     def _layers_under(self, token: Tensor) -> Iterator[None]:
@@ -270,7 +271,7 @@ class _Layer:
                     results.append(tree_flatten(self._forward(**own)))
                 found = [x for x in results[0][0] if isinstance(x, Tensor)]
                 return tuple(
-                    x if dim is None else x.unflatten(dim, (count, -1)).movedim(dim, 0)
+                    x if dim is None else x.reshape(*x.shape[:dim], count, -1, *x.shape[dim + 1 :]).movedim(dim, 0)
                     for x, dim in zip(found, outs, strict=False)
                 )
 
@@ -332,16 +333,16 @@ def _merge(x: Tensor, dim: int | None) -> Tensor:
 
 
 PRODUCTS = {torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__}
-TRANSPOSES = {torch.t, Tensor.t, Tensor.T.__get__, Tensor.mT.__get__}
+TRANSPOSES = {torch.t, Tensor.t, *(getattr(getattr(Tensor, name), "__get__") for name in ("T", "mT"))}  # noqa: B009  # untyped
 DRAWS = {torch.rand, torch.randn}
 
 
 class _Functions(TorchFunctionMode):
     """Functions that do something else under vmap.
 
-    x @ W, x @ W.T, F.linear and torch.addmm with a stand-in are recorded as products with the parameter itself. One random number,
-    by which code may decide (to skip a layer), is drawn once for all examples, as in a batch. Attention with a trained bias takes
-    the kernel that has a gradient for it.
+    x @ W, x @ W.T, F.linear and torch.addmm with a stand-in are recorded as products with the parameter itself. One random
+    number, by which code may decide (to skip a layer), is drawn once for all examples, as in a batch. Attention with a trained
+    bias takes the kernel that has a gradient for it.
     """
 
     def __init__(self, stand_ins: StandIns, names: dict[nn.Parameter, str], tape: Tape, token: Tensor) -> None:
@@ -356,7 +357,7 @@ class _Functions(TorchFunctionMode):
             self._known[id(found)] = (found, known[1], not known[2])
             return found
         if func in DRAWS and math.prod(torch.Size(args[0] if len(args) == 1 and not isinstance(args[0], int) else args)) == 1:
-            with temporarily_clear_interpreter_stack():  # type: ignore[no-untyped-call]  # of vmap
+            with temporarily_clear_interpreter_stack():  # of vmap
                 return func(*args, **kwargs)
         if func is F.scaled_dot_product_attention:
             return _attend(*args, **kwargs)

@@ -201,7 +201,8 @@ def per_example_gradients(model: nn.Module, loss: Loss, inputs: Any, targets: An
     """The gradients of each example of a batch, in factored form. **Not private**, and not checked."""
     recorder, layout, count = Recorder(model), Layout(model), count_examples((inputs, targets))
     reasons: list[Exception] = []
-    for recorder.way in recorder.ways:
+    for way in recorder.ways:
+        recorder.way = way
         try:
             return gradients(recorder, layout, per_example(loss), inputs, targets, count)
         except UnsupportedLoss:

@@ -69,7 +69,8 @@ def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> Mo
     compares batches with single examples: a model is refused because examples mix, whatever the way.
     """
     reasons: list[PrivoptError] = []
-    for recorder.way in recorder.ways:
+    for way in recorder.ways:
+        recorder.way = way
         try:
             output, changes, ran = _check_gradients(recorder, loss, inputs, targets)
             doubts = _check_in_double_precision(recorder, loss, inputs, targets, ran[-1][1]) if recorder.way == "together" else []

@@ -238,7 +238,11 @@ def autograd_sum(layout: Layout, losses: Tensor, weights: Tensor) -> dict[str, T
     total = losses[kept] @ weights.to(losses)[kept]
     found = torch.autograd.grad(total, list(layout.parameters.values()), allow_unused=True)
     return {
-        name: torch.zeros_like(parameter) if gradient is None else gradient.to_dense() if gradient.is_sparse else gradient
+        name: torch.zeros_like(parameter)
+        if gradient is None
+        else gradient.to_dense()
+        if gradient.is_sparse
+        else gradient.contiguous()
         for (name, parameter), gradient in zip(layout.parameters.items(), found, strict=True)
     }
 
