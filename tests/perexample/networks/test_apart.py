@@ -161,7 +161,8 @@ def masked(m: nn.ModuleList, x: Tensor) -> Tensor:
 def looked_up(m: nn.ModuleList, tokens: Tensor) -> Tensor:
     """A table with padding, in its parent's code."""
     table: Any = m[0].weight
-    return F.embedding(tokens, table, padding_idx=-9) * m[1].weight.sum()
+    other: Any = m[1].weight
+    return F.embedding(tokens, table, padding_idx=-9) * other.sum()
 
 
 def products(m: nn.ModuleList, x: Tensor) -> Tensor:
@@ -268,6 +269,7 @@ class Counts(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.matrix = nn.Parameter(torch.randn(4, 4))
+        self.seen: Tensor
         self.register_buffer("seen", torch.zeros(4))
 
     def forward(self, x: Tensor) -> Tensor:
