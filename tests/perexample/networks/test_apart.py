@@ -196,6 +196,9 @@ UNUSUAL: dict[str, tuple[Callable[[], nn.Module], Any]] = {
 }
 
 
+ONE_BY_ONE = {"routed experts", "packed, projected", "a recurrent weight with a norm"}
+
+
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_unusual_models_train_exactly(name: str) -> None:
     torch.manual_seed(0)
@@ -204,6 +207,7 @@ def test_unusual_models_train_exactly(name: str) -> None:
     attributes = {path: set(module.__dict__) for path, module in model.named_modules()}
     targets = targets_for(model, data)
     oracle = TorchOracle(model, squared, data, targets)
+    assert (oracle.way == "one by one") == (name in ONE_BY_ONE)
     assert_grads(vectors(oracle), one_at_a_time(model, data, targets))
     assert {path: set(module.__dict__) for path, module in model.named_modules()} == attributes
     assert all(isinstance(p, nn.Parameter) for module in model.modules() for p in module._parameters.values() if p is not None)
