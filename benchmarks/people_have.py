@@ -1,15 +1,14 @@
-"""Networks that people have: a clipped sum beside the plain gradient, in time and memory, with random weights.
+"""Networks that people have: a clipped sum beside the plain gradient, in time, with random weights.
 
     python benchmarks/people_have.py [--models bert-mini ...] [--repeats N] [--json benchmarks/results/people_have.json]
 
 A repeat computes the plain gradient of the mean loss and the clipped sum of the same batch, without noise; the ratio is of the
-medians. Memory is the most that a fresh process holds beyond the model and the data. Needs transformers.
+medians. `check_steps` is the time of the check on attaching, in private steps. Needs transformers.
 """
 
 import argparse
 import json
 import shlex
-import subprocess
 import sys
 import time
 import warnings
@@ -25,7 +24,6 @@ import torch.nn.functional as F  # noqa: N812
 import transformers
 from torch import Tensor, nn
 
-from benchmarks import resident
 from benchmarks.report import machine
 from privopt.measure.clips import l2
 from privopt.perexample.networks import TorchOracle
@@ -157,16 +155,8 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path, default=None)
-    parser.add_argument("--memory", nargs=2, default=None, help="of one model and one kind of step, in bytes")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
-    if given.memory:
-        step = work(given.memory[0])[given.memory[1]]
-        before = resident.now()
-        resident.forget()
-        step()
-        print(resident.most() - before)
-        return
     rows: dict[str, Any] = {}
     for name in given.models:
         steps, seconds = work(name), dict[str, list[float]]()
@@ -179,23 +169,16 @@ def main() -> None:
                 if repeat:
                     seconds.setdefault(kind, []).append(time.perf_counter() - began)
         plain, ours = median(seconds["plain"]), median(seconds["privopt"])
-        memory = {kind: _memory(name, kind) for kind in steps}
         rows[name] = {
             "ratio": round(ours / plain, 2),
             "plain_seconds": round(plain, 3),
             "check_steps": round(seconds["check"][0] / ours, 1),
-            "memory_mb": memory,
         }
         print(f"{name:20s} {rows[name]}", flush=True)
         if given.json is not None:
             command = shlex.join(["python", "benchmarks/people_have.py", *sys.argv[1:]])
             found = {"command": command, "machine": machine(), "threads": torch.get_num_threads(), "models": rows}
             given.json.write_text(json.dumps(found, indent=1) + "\n")
-
-
-def _memory(name: str, kind: str) -> int:
-    run = subprocess.run([sys.executable, __file__, "--memory", name, kind], capture_output=True, text=True, check=True)
-    return round(int(run.stdout.splitlines()[-1]) / 1e6)
 
 
 if __name__ == "__main__":
