@@ -254,6 +254,52 @@ class Tied:
 
 
 @dataclass(frozen=True)
+class Shared:
+    """What is the same for all examples: positions, with a leading dimension of 1 or none, or a bias of scores."""
+
+    kind: Literal["one", "none", "scores", "prompt"]
+
+    def make(self) -> nn.Module:
+        table, inner = nn.Embedding(TIME, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+        def forward(m: nn.ModuleList, x: Tensor, lengths: Tensor) -> Tensor:
+            places = torch.arange(TIME)
+            if self.kind == "prompt":
+                return fitted(torch.cat([torch.tanh(m[1](m[0](places[None]))).expand(len(x), -1, -1), x], 1))
+            if self.kind == "scores":
+                scores = m[1](x) @ x.transpose(1, 2) + m[0]((places[:, None] - places[None]).abs()).sum(2)
+                return scores.tanh() @ x
+            return m[1](x + m[0](places[None] if self.kind == "one" else places))
+
+        return Uses(forward, table, inner)
+
+
+@dataclass(frozen=True)
+class Product:
+    """A parameter that multiplies outside of the module that owns it, or is used in two ways."""
+
+    kind: Literal["right", "transposed", "added", "both", "table", "summed"]
+
+    def make(self) -> nn.Module:
+        def forward(m: nn.ModuleList, x: Tensor, lengths: Tensor) -> Tensor:
+            weight: Any = m[0].weight
+            if self.kind == "right":
+                return x @ weight
+            if self.kind == "transposed":
+                return torch.matmul(x.mean(1), weight.T).unsqueeze(1) + x
+            if self.kind == "added":
+                bias: Any = m[1].bias
+                return torch.addmm(bias, x.reshape(-1, WIDTH), weight).view_as(x)
+            if self.kind == "both":
+                return F.linear(m[0](x).tanh(), weight)
+            if self.kind == "table":
+                return F.linear(F.embedding((x[:, :, 0] > 0).long(), weight) + x, weight)
+            return m[1](x) + weight.sum() * weight[0]
+
+        return Uses(forward, nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
+
+
+@dataclass(frozen=True)
 class Activation:
     kind: Literal["tanh", "gelu", "dropout"]
 
@@ -419,6 +465,8 @@ LAYERS: st.SearchStrategy[Any] = st.one_of(
     st.builds(Other, kind=st.sampled_from(sorted(OTHERS))),
     st.builds(WeightNorm),
     st.builds(Tied, first=st.sampled_from(["rows", "steps"]), second=st.sampled_from(["rows", "steps"])),
+    st.builds(Shared, kind=st.sampled_from(["one", "none", "scores", "prompt"])),
+    st.builds(Product, kind=st.sampled_from(["right", "transposed", "added", "both", "table", "summed"])),
     st.builds(Activation, kind=st.sampled_from(["tanh", "gelu", "dropout"])),
 )
 

@@ -11,7 +11,10 @@ from tests.laws import exactness
 from tests.laws.architectures import Architecture, Part
 from tests.laws.exactness import CASES, WAYS, Batch, Case, Minus, Scaled, Shifted, Step, cases_of_persons, check
 
-pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:enable_nested_tensor is True"),
+    pytest.mark.filterwarnings("ignore:this model is exact but slow"),
+]
 
 LAYERS: list[Part] = [
     *(made.Dense(on) for on in ("rows", "steps", "pixels", "merged")),
@@ -27,6 +30,8 @@ LAYERS: list[Part] = [
     made.Encoder(),
     *(made.Other(kind) for kind in made.OTHERS),
     made.WeightNorm(),
+    *(made.Shared(kind) for kind in ("one", "none", "scores", "prompt")),
+    *(made.Product(kind) for kind in ("right", "transposed", "added", "both", "table", "summed")),
     made.Tied("rows", "rows"),
     made.Tied("rows", "steps"),
 ]

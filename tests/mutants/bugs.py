@@ -485,8 +485,8 @@ BUGS = (
     Bug(
         "no random parameters in the check",
         "perexample/networks/model_state.py",
-        "parameter.data = parameter.data + 0.3",
-        "parameter.data = parameter.data + 0 * 0.3",
+        "moved = parameter.data + 0.3",
+        "moved = parameter.data + 0 * 0.3",
         ("tests/nets/test_isolation.py",),
     ),
     Bug(
@@ -513,8 +513,8 @@ BUGS = (
     Bug(
         "reductions over the batch not changed",
         "perexample/networks/isolation/one_by_one.py",
-        "with Watch(PRIMES[0], change=place):",
-        "with Watch(PRIMES[0]):",
+        "with Watch(size, change=place):",
+        "with Watch(size):",
         ("tests/nets/test_isolation.py",),
     ),
     Bug(
@@ -558,5 +558,47 @@ BUGS = (
         '        self._row_key = state["rows of persons"]\n',
         "",
         ("tests/nets/test_persons.py",),
+    ),
+    Bug(
+        "a product with a parameter is not transposed",
+        "perexample/networks/apart.py",
+        "(sides if transposed else sides[::-1])",
+        "(sides)",
+        ("tests/perexample/networks/test_apart.py",),
+    ),
+    Bug(
+        "bare parameters without stand-ins",
+        "perexample/networks/apart.py",
+        "with self._replace(stand_ins), self._layers_under(token), ",
+        "with self._layers_under(token), ",
+        ("tests/perexample/networks/test_apart.py",),
+    ),
+    Bug(
+        "a lookup of a bare table forgets its padding",
+        "perexample/networks/apart.py",
+        "yield parameter, lookup_factor(ids, gradients[0], parameter.shape, padding)",
+        "yield parameter, lookup_factor(ids, gradients[0], parameter.shape, None)",
+        ("tests/perexample/networks/test_apart.py",),
+    ),
+    Bug(
+        "lookup and head without what they share",
+        "perexample/networks/factors/sums.py",
+        "for square, scale in zip(own, self.scales, strict=True)]) + crossed",
+        "for square, scale in zip(own, self.scales, strict=True)])",
+        ("tests/perexample/networks/test_apart.py",),
+    ),
+    Bug(
+        "lookup and head share half",
+        "perexample/networks/factors/sums.py",
+        "return 2 * self.scales[0] * self.scales[1] * found",
+        "return self.scales[0] * self.scales[1] * found",
+        ("tests/perexample/networks/test_apart.py",),
+    ),
+    Bug(
+        "made-up examples that are all alike",
+        "perexample/networks/examples.py",
+        "    return torch.randn(shape, generator=generator)\n",
+        "    return torch.full(shape, 0.5)\n",
+        ("tests/perexample/networks/test_apart.py",),
     ),
 )

@@ -16,6 +16,8 @@ from torch.utils.checkpoint import checkpoint as recomputed
 from privopt import Budget
 from privopt.errors import InputError
 from privopt.nets import Private, UnsupportedLayer, clipped_sum, fit, make_private, per_example_norms
+from privopt.perexample.networks import TorchGrads, TorchOracle
+from tests.perexample.networks.reference import assert_grads, one_at_a_time, squared, targets_for
 from tests.problems import cross_entropies, tanh_network, tensor_rows
 
 BUDGET = Budget(3.0, 1e-5)
@@ -281,11 +283,23 @@ MARKED_MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:this model is exact but slow")
 @pytest.mark.parametrize("name", MARKED_MODELS)
-def test_a_model_that_looks_for_marks_and_then_takes_rows_in_another_order_is_refused(name: str) -> None:
+def test_a_model_that_looks_for_marks_and_then_takes_rows_in_another_order_is_run_one_by_one(name: str) -> None:
     """No made-up number is such a mark by chance; the user's data are full of them."""
-    with pytest.raises(UnsupportedLayer, match=r"not those of each example alone|must be the first dimension"):
-        fitted(MARKED_MODELS[name]())
+    marked = X[:9].clone()
+    for place in range(9):
+        marked[place, : place % 5] = (0.0, -1.0)[place % 2]
+    assert_trains_exactly(MARKED_MODELS[name](), marked)
+
+
+def assert_trains_exactly(model: nn.Module, inputs: Any) -> None:
+    """The gradients that a check allows are those of each example alone."""
+    targets = targets_for(model, inputs)
+    oracle = TorchOracle(model, squared, inputs, targets)
+    grads = oracle(None, None)
+    assert isinstance(grads, TorchGrads)
+    assert_grads(grads, one_at_a_time(model, inputs, targets))
 
 
 def drawn_in_forward(m: Uses, x: Tensor) -> Tensor:
@@ -364,7 +378,7 @@ def test_recomputed_layers_that_hide_are_refused_in_first_place_as_well() -> Non
 
 def marked(m: Uses, x: Tensor, mask: Tensor) -> Tensor:
     """A head on the marked tokens only."""
-    scores = torch.zeros(*mask.shape, 2)
+    scores = torch.zeros(*mask.shape, 2).to(x)
     scores[mask] = m.last(m.first(x).tanh()[mask])
     return scores.sum(1)
 
@@ -399,16 +413,15 @@ def items(*inputs: Tensor) -> list[Any]:
     return [(tuple(x[i] for x in inputs), Y[i]) for i in range(60)]
 
 
-def test_rows_that_are_selected_or_sorted_by_content_are_refused() -> None:
-    with pytest.raises(UnsupportedLayer, match=r"last \(Linear\)"):
-        fitted(Uses(marked, width=4), items(TOKENS, MASK))
-    with pytest.raises(UnsupportedLayer, match=r"last \(Linear\)"):
-        fitted(Uses(beyond, width=4), items(TOKENS))
+@pytest.mark.filterwarnings("ignore:this model is exact but slow")
+def test_rows_that_are_selected_or_sorted_by_content_are_exact() -> None:
+    """They are put back in their places, so no example's loss depends on another's."""
+    assert_trains_exactly(Uses(marked, width=4), (TOKENS[:7], MASK[:7]))
+    assert_trains_exactly(Uses(beyond, width=4), TOKENS[:7] * 4)
     for time in (5, 7, 12):
         model = Uses(by_length, nn.Embedding(50, 4, padding_idx=0), nn.LSTM(4, 8, batch_first=True)).requires_grad_(True)
         model.first.requires_grad_(False)
-        with pytest.raises(UnsupportedLayer):
-            fitted(model, (torch.randint(1, 50, (60, time)), Y))
+        assert_trains_exactly(model, torch.randint(0, 50, (7, time)))
 
 
 def test_masks_and_lengths_may_be_inputs() -> None:

@@ -17,7 +17,6 @@ from privopt.perexample.linear_oracle import public_batches
 from privopt.perexample.networks import TorchOracle, per_example
 from privopt.perexample.networks.examples import call_model, compute_losses, make_up, move_to_device, possible_kinds, rows_of
 from privopt.perexample.networks.model_state import ModelState, evaluation_mode
-from privopt.perexample.networks.recorder import record
 from privopt.perexample.networks.rng import RngState, global_generators, seed_all
 
 READ_TWICE = 32  # examples that are read twice, to see that a seed repeats them
@@ -68,8 +67,11 @@ def as_model(model: Any) -> nn.Module:
     return model
 
 
-def physical_batch_size(model: nn.Module, inputs: Any) -> int:
-    """The number of examples whose activations fit into `MEMORY`; measured on made-up examples."""
+def physical_batch_size(model: nn.Module, inputs: Any, formed: int = 0) -> int:
+    """The number of examples whose activations, and `formed` numbers of gradients for each, fit into `MEMORY`.
+
+    Activations are measured on made-up examples. A batch of formed gradients is made once and summed up once.
+    """
     own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
     kept: dict[int, int] = {}  # bytes, by address
 
@@ -88,7 +90,7 @@ def physical_batch_size(model: nn.Module, inputs: Any) -> int:
         kept.clear()
         made_up = make_up(first, examples, generator, kind=kind)
         try:
-            with torch.autograd.graph.saved_tensors_hooks(weigh, lambda tensor: tensor), RngState(device).replay(), record(model):
+            with torch.autograd.graph.saved_tensors_hooks(weigh, lambda tensor: tensor), RngState(device).replay():
                 call_model(model, made_up)
             break
         except (RuntimeError, IndexError, ValueError):
@@ -96,8 +98,8 @@ def physical_batch_size(model: nn.Module, inputs: Any) -> int:
                 raise
         finally:
             start.restore()
-    each = max(1, sum(kept.values())) / examples
-    return int(min(max(MEMORY / each, 8), 4096))
+    each = max(1, sum(kept.values())) / examples + 2 * 4 * formed
+    return int(min(max(MEMORY / each, 1), 4096))
 
 
 def content(dataset: Dataset[Any], most: int | None = None) -> str:

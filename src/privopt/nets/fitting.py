@@ -289,9 +289,9 @@ def fit(
 
 def _follow(job: Job, model: nn.Module, loss: Callable[..., Tensor], examples: Examples, ledger: Ledger | None) -> Fitted:
     """Answer for this rank's part until rank 0 has trained; what it released, and what it claims."""
-    chunk, copies = job.follow()
+    chunk, copies, way = job.follow()
     oracle = _oracle(model, loss, examples, chunk, check=False)  # which rank 0 has done
-    oracle.copies = copies
+    oracle.copies, oracle.way = copies, way
     privacy, rounds, early = serve(oracle, job.ranks, job.split)
     if ledger is not None:
         ledger.mirror(privacy.ledger)
@@ -425,7 +425,7 @@ def _oracle(
             examples.check_collation()
             _check_padding(oracle, examples)
             oracle.doubts = [*oracle.doubts, OWN_COLLATION]
-        oracle.chunk = chunk or physical_batch_size(model, split_pair(examples.first)[0])
+        oracle.chunk = chunk or physical_batch_size(model, split_pair(examples.first)[0], oracle.formed)
     return oracle
 
 

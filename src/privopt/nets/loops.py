@@ -211,13 +211,13 @@ class Attachment:
         self.recorder, self.layout, self.attached = Recorder(model), Layout(model), Attached(model)
         _check_optimizer(optimizer, self.layout)
         self._first = examples.first
-        if not (chunk := chunk or physical):
-            chunk = self._measured_chunk() if most is None else min(self._measured_chunk(), most)
-        self.chunk = chunk
         if doubts is None:
             examples.check_collation()
             doubts = [OWN_CODE, *([OWN_COLLATION] if examples.own_collation else []), *self._doubts_of_model()]
         self.doubts = doubts  # of another rank, which has checked
+        if not (chunk := chunk or physical):
+            chunk = self._measured_chunk() if most is None else min(self._measured_chunk(), most)
+        self.chunk = chunk
 
     def _inputs(self) -> Any:
         if isinstance(self._first, dict):
@@ -239,7 +239,11 @@ class Attachment:
     def _measured_chunk(self) -> int:
         inputs = self._inputs()
         try:
-            return int(run_or_explain("the model", lambda: physical_batch_size(self.model, inputs), inputs, self.layout))
+            return int(
+                run_or_explain(
+                    "the model", lambda: physical_batch_size(self.model, inputs, self.recorder.formed), inputs, self.layout
+                )
+            )
         except InputError as error:
             raise InputError(f"{error} If your loop calls the model in another way, say physical_batch_size=….") from None
 

@@ -219,7 +219,7 @@ class Job:
 
     def lead(self, oracle: TorchOracle) -> "RankedOracle":
         """Rank 0 has checked and planned: the others get ready, and are asked through this oracle."""
-        self.ranks.share(("begin", (oracle.chunk, oracle.copies)))
+        self.ranks.share(("begin", (oracle.chunk, oracle.copies, oracle.way)))
         return RankedOracle(oracle, self.ranks, self.split)
 
     def follow(self) -> Any:

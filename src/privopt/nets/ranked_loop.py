@@ -238,10 +238,12 @@ def attach_rank(attach: Callable[..., Attachment], job: Job) -> Attachment:
     if job.ranks.leads:
         with job.ranks.leading():
             attachment = attach()
-        job.ranks.share(("attach", (attachment.chunk, attachment.doubts)))
+        job.ranks.share(("attach", (attachment.chunk, attachment.doubts, attachment.recorder.way)))
         return attachment
-    chunk, doubts = expect(job.ranks, "attach")
-    return attach(chunk=chunk, doubts=doubts)
+    chunk, doubts, way = expect(job.ranks, "attach")
+    attachment = attach(chunk=chunk, doubts=doubts)
+    attachment.recorder.way = way
+    return attachment
 
 
 @contextmanager

@@ -152,7 +152,25 @@ def move_to_device(data: Any, device: torch.device) -> Any:
 # ---------------------------------------------------------------- batches that show a dependence
 
 
-EXAMPLES = 6  # of a batch
+class Effort(NamedTuple):
+    """How many made-up examples a model is checked with."""
+
+    batch: int = 7  # a batch, and those compared one at a time; a period of one is not a period of the other
+    single: int = 5
+    examples: int = 6  # of a batch that shows a dependence
+    primes: tuple[int, int] = (11, 13)  # rows of two batches: few other dimensions are a multiple of both by chance
+    reductions: int = 8  # whose results are changed
+
+
+THOROUGH, SPARING = Effort(), Effort(3, 2, 3, (5, 7), 2)
+LARGE = 1 << 24  # parameters of a model that is checked with fewer examples, of which each takes a second
+
+
+def effort_for(model: nn.Module) -> Effort:
+    """By the size of the model."""
+    return SPARING if sum(parameter.numel() for parameter in model.parameters()) > LARGE else THOROUGH
+
+
 EXTREME = 1e3  # how much larger the extreme example is
 IGNORED = -100  # the label that torch's losses ignore
 MARKS = (0.0, -1.0)  # values that models may read as missing
@@ -192,7 +210,7 @@ class MadeUp:
         self, model: nn.Module, inputs: Any, targets: Any, kind: Kind, numbers: Sequence[Numbers], dtype: torch.dtype
     ) -> None:
         self._model, self._inputs, self._targets = model, inputs, targets
-        self._kind, self._numbers, self._dtype = kind, numbers, dtype
+        self._kind, self._numbers, self._dtype, self._size = kind, numbers, dtype, effort_for(model).examples
         self._generator = torch.Generator().manual_seed(0)
 
     def usual(self) -> list[Any]:
@@ -218,7 +236,8 @@ class MadeUp:
             found.append(self._draw(numbers, kind=self._kind._replace(span=(0, min(tables)))))
         return [self._cast(batch) for batch in found]
 
-    def _draw(self, numbers: Numbers, size: int = EXAMPLES, kind: Kind | None = None) -> Any:
+    def _draw(self, numbers: Numbers, size: int | None = None, kind: Kind | None = None) -> Any:
+        size = size or self._size
         examples = make_up(self._inputs, size, self._generator, numbers=numbers, kind=kind or self._kind)
         plain = Kind(boolean=self._kind.boolean)
         return examples, make_up(self._targets, size, self._generator, numbers=torch.rand, kind=plain)
@@ -266,9 +285,9 @@ def _pad_examples(examples: Any, value: int) -> Any:
         if not isinstance(x, Tensor) or x.ndim < 2 or x.shape[1] < 2:
             return x
         longest = x.shape[1]
-        lengths = torch.tensor([longest, 0, *itertools.islice(itertools.cycle([1, 2, 1 + longest // 2]), EXAMPLES - 2)])
+        lengths = torch.tensor([longest, 0, *itertools.islice(itertools.cycle([1, 2, 1 + longest // 2]), len(x) - 2)])
         inside = torch.arange(longest) < lengths.unsqueeze(1)
-        inside = inside.view(EXAMPLES, longest, *[1] * (x.ndim - 2)).to(x.device)
+        inside = inside.view(len(x), longest, *[1] * (x.ndim - 2)).to(x.device)
         return x & inside if x.dtype == torch.bool else torch.where(inside, x, torch.full_like(x, value))
 
     return tree_map(pad, examples)
@@ -285,7 +304,7 @@ def _with_extremes(examples: Any) -> Any:
     def stretch(x: Any) -> Any:
         if not isinstance(x, Tensor) or not x.is_floating_point():
             return x
-        factors = torch.ones(EXAMPLES, *[1] * (x.ndim - 1), dtype=x.dtype, device=x.device)
+        factors = torch.ones(len(x), *[1] * (x.ndim - 1), dtype=x.dtype, device=x.device)
         factors[0], factors[1] = EXTREME, 0.0
         return x * factors
 

@@ -105,8 +105,8 @@ def in_precision(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
 
 
 @contextmanager
-def random_values(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-    """Move parameters by a random step about as large as themselves for this block, so that none is 0."""
+def random_values(parameters: Sequence[nn.Parameter], *, opposite: bool = False) -> Iterator[None]:
+    """Move parameters by a random step about as large as themselves for this block, so that none is 0; or to minus that."""
     generator, before = torch.Generator().manual_seed(1), [parameter.data for parameter in parameters]
     try:
         for parameter in parameters:
@@ -114,7 +114,8 @@ def random_values(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
             inputs = parameter.numel() / parameter.shape[0] if parameter.ndim > 1 else 0
             least = 1 / math.sqrt(inputs) if inputs else 0.3
             step = torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(parameter.data)
-            parameter.data = parameter.data + 0.3 * max(size, least) * step
+            moved = parameter.data + 0.3 * max(size, least) * step
+            parameter.data = -moved if opposite else moved
         yield
     finally:
         for parameter, data in zip(parameters, before, strict=True):

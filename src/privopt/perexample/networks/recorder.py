@@ -12,11 +12,12 @@ Every trainable parameter belongs to a module with a closed form (`layers`), or 
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from privopt.perexample.networks.apart import Apart
 from privopt.perexample.networks.examples import call_model, compute_losses, count_examples
 from privopt.perexample.networks.factors.factor import Buffers
 from privopt.perexample.networks.fallback import Fallback, forwards
@@ -26,9 +27,17 @@ from privopt.perexample.networks.loss_modules import Loss, per_example
 from privopt.perexample.networks.model_state import at_least_float32
 from privopt.perexample.networks.tape import Gradients, MakeFactors, ParameterFactors, Tape
 from privopt.perexample.networks.torch_grads import TorchGrads
-from privopt.perexample.networks.unsupported import UnsupportedLoss, batch_dims, refuse_mixing, refuse_rounding, rounding_settings
+from privopt.perexample.networks.unsupported import (
+    UnsupportedLayer,
+    UnsupportedLoss,
+    batch_dims,
+    refuse_mixing,
+    refuse_rounding,
+    rounding_settings,
+)
 
 HOLDERS = (nn.ParameterList, nn.ParameterDict)
+Way = Literal["together", "mapped", "one by one"]
 
 
 @dataclass(frozen=True)
@@ -40,8 +49,8 @@ class _Observed:
     layer: FactorRule
     dim: int
 
-    def forward(self, tape: Tape) -> Callable[..., Tensor]:
-        """A forward function that records the module's inputs and output."""
+    def forward(self, tape: Tape, *, first: bool) -> Callable[..., Tensor]:
+        """A forward function that records the module's inputs and output. `first`: the examples come first in any case."""
         module, own = self.module, type(self.module).forward
 
         def forward(*args: Any, **kwargs: Any) -> Tensor:
@@ -55,14 +64,14 @@ class _Observed:
             if output._is_view():
                 output = output.clone()  # an in-place change of a view would bypass the tap
             kept = [x.detach() for x in args if isinstance(x, Tensor)]
-            tape.tap(self.name, type(module).__name__, [output], kept, self._factors_from(kept))
+            tape.tap(self.name, type(module).__name__, [output], kept, self._factors_from(kept, 0 if first else self.dim))
             return output
 
         return forward
 
-    def _factors_from(self, kept: list[Tensor]) -> MakeFactors:
+    def _factors_from(self, kept: list[Tensor], dim: int) -> MakeFactors:
         def make_factors(gradients: Gradients, examples: int) -> ParameterFactors:
-            site = Site(self.name, type(self.module).__name__, self.dim, examples)
+            site = Site(self.name, type(self.module).__name__, dim, examples)
             assert gradients[0] is not None
             found, own = self.layer(self.module, tuple(map(at_least_float32, kept)), gradients[0], site), self.module._parameters
             return [(own[name], factor) for name, factor in found]  # type: ignore[misc]  # a trainable parameter is not None
@@ -71,7 +80,11 @@ class _Observed:
 
 
 class Recorder:
-    """How each module of a model is recorded, decided once."""
+    """How each module of a model is recorded, decided once.
+
+    `way` says how the model is run: on the batch, or on each example on its own (`apart`). The check of a model finds the first
+    of `ways` whose gradients are exact.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -100,15 +113,23 @@ class Recorder:
                 self._observed.append(_Observed(name, module, OBSERVED[forward], dims.get(module, 0)))
             else:
                 self._rerun[module] = (name, own)
+        # code of a module's own is quicker under vmap than run again
+        self.ways: tuple[Way, ...] = ("mapped", "together", "one by one") if self._rerun else ("together", "mapped", "one by one")
+        self.way: Way = self.ways[0]
+        self.formed = 0  # numbers of an example's gradient that have no factored form, as the check finds them
 
     def record(self) -> "Recording":
         """Record what the model computes in this block."""
         refuse_mixing(self._norms)  # their mode may have changed
         refuse_rounding(self._rounding)  # the setting may have changed
         tape = Tape(self._buffers)
-        recorded = {observed.module: observed.forward(tape) for observed in self._observed}
+        if self.way == "one by one":
+            return Recording(tape, forwards(Apart(self.model, tape, {}).forwards(mapped=False)), None)
+        recorded = {observed.module: observed.forward(tape, first=self.way == "mapped") for observed in self._observed}
         for name, module, rewrite in self._rewritten:
             recorded[module] = rewrite(module, name, tape)
+        if self.way == "mapped":
+            return Recording(tape, forwards(Apart(self.model, tape, recorded).forwards(mapped=True)), None)
         return Recording(tape, forwards(recorded), Fallback(self._rerun, tape) if self._rerun else None)
 
 
@@ -177,5 +198,15 @@ def gradients(recorder: Recorder, layout: Layout, loss: Loss, inputs: Any, targe
 
 
 def per_example_gradients(model: nn.Module, loss: Loss, inputs: Any, targets: Any = None) -> TorchGrads:
-    """The gradients of each example of a batch, in factored form. **Not private.**"""
-    return gradients(Recorder(model), Layout(model), per_example(loss), inputs, targets, count_examples((inputs, targets)))
+    """The gradients of each example of a batch, in factored form. **Not private**, and not checked."""
+    recorder, layout, count = Recorder(model), Layout(model), count_examples((inputs, targets))
+    reasons: list[Exception] = []
+    for way in recorder.ways:
+        recorder.way = way
+        try:
+            return gradients(recorder, layout, per_example(loss), inputs, targets, count)
+        except UnsupportedLoss:
+            raise
+        except (UnsupportedLayer, RuntimeError, ValueError, TypeError) as error:
+            reasons.append(error)
+    raise next((error for error in reasons if isinstance(error, UnsupportedLayer)), reasons[0])

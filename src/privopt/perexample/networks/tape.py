@@ -72,6 +72,7 @@ class Tape:
     def __init__(self, buffers: Buffers | None = None) -> None:
         self._buffers = buffers
         self.taps: list[Tap] = []
+        self.formed: set[nn.Parameter] = set()  # whose gradients had to be formed for each example
         self.recording = True
 
     def tap(

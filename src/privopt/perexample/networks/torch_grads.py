@@ -44,6 +44,11 @@ class TorchGrads:
             for name, factor in factors.items():
                 self._shifted[name] = Shifted(factor, self._part(name, diagonal), layout.view(name, shift))
 
+    @property
+    def formed(self) -> int:
+        """How many numbers of each vector are held as they are, and not as factors."""
+        return sum(factor.values[0].numel() for factor in self._factors.values() if isinstance(factor, Dense))
+
     def norms(self, order: int = 2) -> Tensor:
         """The l1 or l2 norm of each; infinite or NaN where a vector is not finite."""
         if order not in (1, 2):

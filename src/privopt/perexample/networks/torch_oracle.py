@@ -23,7 +23,7 @@ from privopt.perexample.networks.isolation.model_check import check_model
 from privopt.perexample.networks.layout import FlatParameters, Layout
 from privopt.perexample.networks.loss_modules import Loss, check_targets, per_example
 from privopt.perexample.networks.model_state import at_least_float32
-from privopt.perexample.networks.recorder import Recorder, gradients
+from privopt.perexample.networks.recorder import Recorder, Way, gradients
 from privopt.perexample.networks.torch_grads import ChunkedGrads, TorchGrads, cut
 from privopt.perexample.networks.unsupported import UnsupportedLoss
 
@@ -102,6 +102,20 @@ class TorchOracle:
             output, self.copies, self.doubts = check_model(self._recorder, self.loss, *self._read(slice(0, 1)))
             if isinstance(output, Tensor) and isinstance(targets, Tensor):
                 check_targets(loss, output.detach()[:1].expand(self._size, *output.shape[1:]), targets)
+
+    @property
+    def way(self) -> Way:
+        """How the model is run, which the check found."""
+        return self._recorder.way
+
+    @way.setter
+    def way(self, way: Way) -> None:
+        self._recorder.way = way
+
+    @property
+    def formed(self) -> int:
+        """How many numbers of an example's gradient have to be formed."""
+        return self._recorder.formed
 
     @property
     def size(self) -> int:

@@ -21,6 +21,10 @@ class UnsupportedLoss(PrivoptError):
     """A loss that does not give one value for each example."""
 
 
+class SlowModel(UserWarning):
+    """A model whose examples go through it one by one."""
+
+
 def refuse_mixing(modules: Iterable[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
     """Refuse modules that mix examples or keep statistics of batches. Returns norms, whose mode may change later."""
     norms: list[tuple[str, nn.Module]] = []

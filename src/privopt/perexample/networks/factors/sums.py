@@ -13,7 +13,16 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from privopt.perexample.networks.factors.factor import BLOCK, Factor, Members, absolutes, add_tensors, norms_in_blocks, squares
+from privopt.perexample.networks.factors.factor import (
+    BLOCK,
+    CANCELLED,
+    Factor,
+    Members,
+    absolutes,
+    add_tensors,
+    norms_in_blocks,
+    squares,
+)
 
 # ---------------------------------------------------------------- cancellation
 
@@ -112,9 +121,23 @@ class Sum:
         return self.take(torch.arange(1)).dense().numel() if self.examples else 0
 
     def squared_norms(self, diagonal: Tensor | None = None) -> Tensor:
+        if diagonal is None and (crossed := self._crossed()) is not None:
+            own = [part.squared_norms() for part in self.parts]
+            values = add_tensors([scale**2 * square for square, scale in zip(own, self.scales, strict=True)]) + crossed
+            possible = add_tensors([abs(scale) * square.sqrt() for square, scale in zip(own, self.scales, strict=True)])
+            return recompute_doubtful(self, values, values < CANCELLED * possible.square_(), 2, None)
         sizes = self.term_norms(2, diagonal)
         powers = norms_in_blocks(self, self.elements, squares, diagonal)
         return recompute_doubtful(self, powers, powers < (VANISHED * sizes).square_(), 2, diagonal)
+
+    def _crossed(self) -> Tensor | None:
+        """2 ⟨s₀ gᵢ⁰, s₁ gᵢ¹⟩ of two parts that need not be formed for it: a table's lookup and a product with the table."""
+        if len(self.parts) != 2:
+            return None
+        for one, other in (self.parts, self.parts[::-1]):
+            if (multiply := getattr(one, "inner", None)) and (found := multiply(other)) is not None:
+                return 2 * self.scales[0] * self.scales[1] * found
+        return None
 
     def absolute_norms(self, diagonal: Tensor | None = None) -> Tensor:
         sizes = self.term_norms(1, diagonal)

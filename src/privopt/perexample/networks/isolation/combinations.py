@@ -18,9 +18,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-PRIMES = (11, 13)  # rows of two batches: few other dimensions are a multiple of both by chance
-MOST = 8  # reductions whose results are changed
-
 REDUCTIONS = {
     "sum", "mean", "nansum", "nanmean", "prod", "max", "min", "amax", "amin", "aminmax", "any", "all", "std", "var", "std_mean",
     "var_mean", "linalg_vector_norm", "norm", "median", "nanmedian", "logsumexp", "count_nonzero", "dot", "mm", "bmm", "mv",
@@ -119,10 +116,12 @@ def _change(name: str, found: Tensor) -> None:
             found.add_(1)
 
 
-def find_combinations(losses: Callable[[int], Tensor]) -> tuple[list[tuple[int, Operation]], list[Operation]]:
+def find_combinations(
+    losses: Callable[[int], Tensor], sizes: tuple[int, int]
+) -> tuple[list[tuple[int, Operation]], list[Operation]]:
     """Reductions (with their numbers) and other operations that combine examples; `losses(n)` computes the losses of n rows."""
     watches = []
-    for size in PRIMES:
+    for size in sizes:
         with torch.no_grad(), Watch(size) as watch:
             losses(size)
         watches.append(watch)

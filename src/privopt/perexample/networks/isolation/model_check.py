@@ -3,6 +3,7 @@
 Only the shapes and types of the data are used, so messages may quote what torch says: they are about no real example.
 """
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from privopt.perexample.networks.examples import (
     compute_losses,
     copy_tensors,
     describe_types,
+    effort_for,
     leaves,
     make_up,
     normal,
@@ -29,15 +31,26 @@ from privopt.perexample.networks.examples import (
     wide,
 )
 from privopt.perexample.networks.isolation.one_by_one import TOLERANCES, check_isolation
-from privopt.perexample.networks.isolation.overwriting import BatchRows, check_losses, compare, record_half_precision
+from privopt.perexample.networks.isolation.overwriting import (
+    BatchRows,
+    autograd_sum,
+    check_losses,
+    compare,
+    record_half_precision,
+)
 from privopt.perexample.networks.layout import Layout
 from privopt.perexample.networks.loss_modules import Loss
 from privopt.perexample.networks.model_state import ModelState, evaluation_mode, in_precision
 from privopt.perexample.networks.recorder import Recorder, gradients
 from privopt.perexample.networks.rng import RngState, without_randomness
-from privopt.perexample.networks.unsupported import UnsupportedLayer, UnsupportedLoss
+from privopt.perexample.networks.unsupported import SlowModel, UnsupportedLayer, UnsupportedLoss
 
-BATCH, SINGLE = 7, 5  # examples of a batch, and compared one at a time; a period of one is not a period of the other
+SLOW = (
+    "this model is exact but slow: each example goes through it on its own, because neither its layers nor torch.vmap could "
+    "separate the examples. Code without Python numbers read from tensors, without data-dependent shapes and without packed "
+    "sequences or cells is faster."
+)
+WEIGHTS = (1.0, -0.5, 2.0, 1.5, -1.0)  # of single examples
 
 
 class ModelCheck(NamedTuple):
@@ -49,16 +62,39 @@ class ModelCheck(NamedTuple):
 
 
 def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> ModelCheck:
-    """Refuse a model or loss whose per-example gradients do not add up.
+    """Refuse a model or loss whose per-example gradients do not add up, and set the recorder's way to one that is exact.
 
     Gradients must be those of plain autograd on each example alone, without dropout. In the model's own mode, no example's loss
     may depend on another example. Where losses or gradients are not finite, other made-up examples are tried. `one_by_one` then
-    compares batches with single examples.
+    compares batches with single examples: a model is refused because examples mix, whatever the way.
     """
+    reasons: list[PrivoptError] = []
+    for way in recorder.ways:
+        recorder.way = way
+        try:
+            output, changes, ran = _check_gradients(recorder, loss, inputs, targets)
+            doubts = _check_in_double_precision(recorder, loss, inputs, targets, ran[-1][1]) if recorder.way == "together" else []
+            break
+        except (UnsupportedLayer, InputError) as error:
+            reasons.append(error.with_traceback(None))  # which would keep a batch in memory
+    else:
+        recorder.way = "together"
+        raise next((reason for reason in reasons if isinstance(reason, UnsupportedLayer)), reasons[0])
+    numbers_that_ran = [numbers for numbers in (normal, positive) if any(numbers is one for one, _ in ran)]
+    doubts += check_isolation(recorder.model, loss, inputs, targets, ran[-1][1], numbers_that_ran or [normal])
+    if recorder.way == "one by one":
+        reason = str(reasons[recorder.ways.index("mapped")]).partition(": ")[2] or str(reasons[0])
+        warnings.warn(f"{SLOW} Here: {reason}", SlowModel, stacklevel=4)
+    return ModelCheck(output, changes, doubts)
+
+
+def _check_gradients(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> tuple[Any, bool, list[tuple[Numbers, Kind]]]:
+    """The output for made-up examples, whether inputs are changed in place, and which made-up examples could be run."""
     layout, generator, start = Layout(recorder.model), torch.Generator().manual_seed(0), ModelState(recorder.model)
     output: Any = None
     singles_compared = batch_compared = changes = False
     ran: list[tuple[Numbers, Kind]] = []
+    effort = effort_for(recorder.model)
     try:
         with RngState(layout.device).replay(), torch.enable_grad():
             for numbers in (normal, wide, padded, positive):
@@ -67,10 +103,10 @@ def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> Mo
                     continue
                 possible = possible_kinds((inputs, targets))
                 for place, kind in enumerate(possible):
-                    batch = _make_batch(inputs, targets, numbers, kind, generator)
+                    batch = _make_batch(inputs, targets, numbers, kind, generator, effort.batch)
                     try:
                         found = _run(recorder, loss, layout, *batch)
-                        few = rows_of(batch, slice(SINGLE))
+                        few = rows_of(batch, slice(effort.single))
                         singles_compared = singles_compared or _check_single_examples(recorder, loss, layout, *few)
                         compared, changed = _check_batch(recorder, loss, layout, *batch)
                         batch_compared, changes = batch_compared or compared, changes or changed
@@ -89,21 +125,19 @@ def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> Mo
             "losses or gradients of made-up examples are not finite, so it cannot be checked whether the model or the loss mixes "
             "examples. Keep logarithms, roots and divisors away from 0, for one example alone as well (no std over the batch)."
         )
-    doubts = _check_in_double_precision(recorder, loss, inputs, targets, ran[-1][1])
-    numbers_that_ran = [numbers for numbers in (normal, positive) if any(numbers is one for one, _ in ran)]
-    doubts += check_isolation(recorder.model, loss, inputs, targets, ran[-1][1], numbers_that_ran or [normal])
-    return ModelCheck(output, changes, doubts)
+    return output, changes, ran
 
 
 def _check_in_double_precision(recorder: Recorder, loss: Loss, inputs: Any, targets: Any, kind: Kind) -> list[str]:
     """Compare single examples again, in double precision, where a large branch does not hide a small one."""
     model, generator, start = recorder.model, torch.Generator().manual_seed(1), ModelState(recorder.model)
-    batch = _make_batch(inputs, targets, normal, kind, generator)
+    single = effort_for(model).single
+    batch = _make_batch(inputs, targets, normal, kind, generator, single)
     batch = tree_map(lambda x: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x, batch)
     with in_precision(model, torch.float64):
         try:
             with RngState(next(model.parameters()).device).replay(), torch.enable_grad():
-                _check_single_examples(recorder, loss, Layout(model), *rows_of(batch, slice(SINGLE)))
+                _check_single_examples(recorder, loss, Layout(model), *batch)
         except InputError:
             return ["the model computes in single precision only, where rounding hides what is small"]
         finally:
@@ -117,10 +151,10 @@ def _has_features(inputs: Any) -> bool:
 
 
 def _make_batch(
-    inputs: Any, targets: Any, numbers: Callable[..., Tensor], kind: Kind, generator: torch.Generator
+    inputs: Any, targets: Any, numbers: Callable[..., Tensor], kind: Kind, generator: torch.Generator, size: int
 ) -> tuple[Any, Any]:
-    examples = make_up(inputs, BATCH, generator, numbers=numbers, kind=kind)
-    return examples, make_up(targets, BATCH, generator, numbers=torch.rand, kind=Kind(boolean=kind.boolean))
+    examples = make_up(inputs, size, generator, numbers=numbers, kind=kind)
+    return examples, make_up(targets, size, generator, numbers=torch.rand, kind=Kind(boolean=kind.boolean))
 
 
 def _run(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, targets: Any) -> Any:
@@ -133,6 +167,7 @@ def _run(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, targets: A
 
 def _check_batch(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, targets: Any) -> tuple[bool, bool]:
     """Check that losses do not depend on other rows. Whether that was conclusive, and whether tensors are changed in place."""
+    count = effort_for(recorder.model).batch
     tensors, changed = [leaf for leaf in leaves((inputs, targets)) if isinstance(leaf, Tensor)], False
 
     def losses() -> Tensor:
@@ -140,13 +175,13 @@ def _check_batch(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, ta
         before = [tensor._version for tensor in tensors]
         values = compute_losses(loss, call_model(recorder.model, inputs), targets)
         changed = changed or before != [tensor._version for tensor in tensors]
-        if values.shape != (BATCH,):
+        if values.shape != (count,):
             raise UnsupportedLoss(
-                f"the loss gave a value of shape {tuple(values.shape)} for {BATCH} examples: one for each is needed."
+                f"the loss gave a value of shape {tuple(values.shape)} for {count} examples: one for each is needed."
             )
         return values
 
-    rows = BatchRows((inputs, targets), BATCH)
+    rows = BatchRows((inputs, targets), count)
     conclusive = run_or_explain(
         "the model in training", lambda: check_losses(recorder, layout, losses, rows), (inputs, targets), layout
     )
@@ -155,7 +190,8 @@ def _check_batch(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, ta
 
 def _check_single_examples(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, targets: Any) -> bool:
     """Compare with plain autograd on each example alone. Returns whether that was conclusive."""
-    weights = torch.tensor([1.0, -0.5, 2.0, 1.5, -1.0], dtype=layout.dtype, device=layout.device)
+    single = effort_for(recorder.model).single
+    weights = torch.tensor(WEIGHTS[:single], dtype=layout.dtype, device=layout.device)
     halves: set[torch.dtype] = set()
     with evaluation_mode(recorder.model), without_randomness(recorder.model):
         of = partial(gradients, recorder, layout, loss)
@@ -176,8 +212,13 @@ def _check_single_examples(recorder: Recorder, loss: Loss, layout: Layout, input
                 if gradient is not None:
                     wanted[name].add_(gradient.to_dense() if gradient.is_sparse else gradient, alpha=weight)
             found = ()  # keep one at a time in memory
-    ours = layout.views(grads.weighted_sum(weights))
-    return compare(ours, wanted, TOLERANCES[halves.pop() if halves else layout.dtype])
+        tolerance = TOLERANCES[halves.pop() if halves else layout.dtype]
+        if recorder.way != "together":  # apart, nothing can mix: the model itself must not
+            whole = copy_tensors((inputs, targets))
+            values = run_or_explain("the model", partial(_loss_of, recorder.model, loss, *whole), whole, layout)
+            compare(autograd_sum(layout, values, weights), wanted, tolerance)
+    recorder.formed = grads.formed
+    return compare(layout.views(grads.weighted_sum(weights)), wanted, tolerance)
 
 
 def _loss_of(model: nn.Module, loss: Loss, inputs: Any, targets: Any) -> Tensor:

@@ -30,18 +30,18 @@ from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from privopt.perexample.networks.examples import (
-    EXAMPLES,
     Kind,
     MadeUp,
     Numbers,
     call_model,
     compute_losses,
     copy_tensors,
+    effort_for,
     leaves,
     rows_of,
 )
 from privopt.perexample.networks.fallback import forwards
-from privopt.perexample.networks.isolation.combinations import MOST, PRIMES, Watch, code_line, find_combinations
+from privopt.perexample.networks.isolation.combinations import Watch, code_line, find_combinations
 from privopt.perexample.networks.loss_modules import Loss
 from privopt.perexample.networks.model_state import ModelState, in_precision, random_values
 from privopt.perexample.networks.rng import without_randomness
@@ -88,7 +88,6 @@ def check_isolation(model: nn.Module, loss: Loss, inputs: Any, targets: Any, kin
             stack.enter_context(in_precision(model, dtype))
             if isinstance(module := getattr(loss, "module", loss), nn.Module):
                 stack.enter_context(in_precision(module, dtype))
-            stack.enter_context(without_randomness(model))
             stack.enter_context(torch.enable_grad())
             trial = _Trial(model, loss, parameters)
             made_up = MadeUp(model, inputs, targets, kind, numbers, dtype)
@@ -96,6 +95,7 @@ def check_isolation(model: nn.Module, loss: Loss, inputs: Any, targets: Any, kin
             try:
                 trial.losses(usual[0], rows=slice(None))
             except Exception:  # the code needs another precision
+                reasons["the model computes in single precision only, where rounding hides what is small"] = None
                 continue
             for batch in usual:
                 reasons |= dict.fromkeys(trial.compare(batch, gradients=True))
@@ -103,6 +103,9 @@ def check_isolation(model: nn.Module, loss: Loss, inputs: Any, targets: Any, kin
                 for place, batch in enumerate([*usual, *made_up.revealing()]):
                     reasons |= dict.fromkeys(trial.compare(batch, gradients=place < len(usual)))
                 reasons |= dict.fromkeys(trial.look_for_combinations(made_up.rows, list(reasons)))
+            with random_values(parameters, opposite=True):  # where an output that was negative is positive
+                for batch in usual:
+                    reasons |= dict.fromkeys(trial.compare(batch, gradients=True))
             return list(reasons)
     return ["the model could not be run without its random draws"]
 
@@ -123,12 +126,13 @@ class _Trial:
     """A model and a loss whose losses are computed in two ways."""
 
     def __init__(self, model: nn.Module, loss: Loss, parameters: list[nn.Parameter]) -> None:
-        self._model, self._loss, self._parameters = model, loss, parameters
+        self._model, self._loss, self._parameters, self._effort = model, loss, parameters, effort_for(model)
 
     def losses(self, batch: Any, rows: slice | Tensor) -> Tensor:
         """The losses of these rows, as one batch."""
         inputs, targets = copy_tensors(rows_of(batch, rows))
-        return compute_losses(self._loss, call_model(self._model, inputs), targets)
+        with without_randomness(self._model):  # of the model: examples are made up outside of this block
+            return compute_losses(self._loss, call_model(self._model, inputs), targets)
 
     def compare(self, batch: Any, *, gradients: bool) -> list[str]:
         """Refuse a batch that mixes examples. Returns why independence was not shown by construction; empty if it was."""
@@ -157,7 +161,7 @@ class _Trial:
         else:
             return []
         try:
-            apart = torch.cat([self.losses(batch, slice(i, i + 1)) for i in range(EXAMPLES)])
+            apart = torch.cat([self.losses(batch, slice(i, i + 1)) for i in range(len(together))])
         except Exception:
             return [reason, "some made-up examples cannot be run alone"]
         self._check(batch, together, apart, tolerance)
@@ -179,19 +183,20 @@ class _Trial:
             return self.losses(rows(size), slice(None))
 
         try:
-            reductions, others = find_combinations(losses)
+            reductions, others = find_combinations(losses, self._effort.primes)
         except Exception:  # the model cannot take these examples, or looks for a dispatch mode of torch
             return ["the operations of the model could not be recorded"]
         reasons = list[str]()
+        size = self._effort.primes[0]
         with torch.no_grad():
-            before = losses(PRIMES[0])
-            for place, operation in reductions[:MOST]:
+            before = losses(size)
+            for place, operation in reductions[: self._effort.reductions]:
                 try:
-                    with Watch(PRIMES[0], change=place):
-                        after = losses(PRIMES[0])
+                    with Watch(size, change=place):
+                        after = losses(size)
                 except Exception:  # this result cannot be changed on its own
                     continue
-                if not _close(after, before, TOLERANCES[torch.float32]) and not self._is_random(rows(PRIMES[0]), before):
+                if not _close(after, before, TOLERANCES[torch.float32]) and not self._is_random(rows(size), before):
                     raise UnsupportedLayer(f"{MIXED} Here it is {operation}.")
         for operation in dict.fromkeys([*others, *(operation for _, operation in reductions)]):
             if not operation.where or not any(operation.where in reason for reason in (*known, *reasons)):
@@ -202,7 +207,7 @@ class _Trial:
         finite = apart.isfinite()
         if apart.shape != together.shape or not _close(together[finite], apart[finite], tolerance):
             raise UnsupportedLayer(MIXED)
-        few = torch.arange(1, EXAMPLES) if bool(finite.all()) else finite.nonzero().flatten()  # a batch of another size
+        few = torch.arange(1, len(together)) if bool(finite.all()) else finite.nonzero().flatten()  # a batch of another size
         if len(few):
             fewer = self.losses(batch, few)
             if not _close(fewer, apart[few], tolerance):
@@ -230,7 +235,8 @@ class _Trial:
     def _losses_under_vmap(self, batch: Any) -> Tensor:
         """Each example as a batch of its own, under vmap."""
         parts, form = tree_flatten(batch)
-        mapped = [place for place, part in enumerate(parts) if isinstance(part, Tensor) and part.shape[:1] == (EXAMPLES,)]
+        count = self._effort.examples
+        mapped = [place for place, part in enumerate(parts) if isinstance(part, Tensor) and part.shape[:1] == (count,)]
 
         def one(*rows: Tensor) -> Tensor:
             own = list(parts)
@@ -242,7 +248,7 @@ class _Trial:
         recurrent: dict[nn.Module, Callable[..., Any]] = {
             module: _vmap_forward(module) for module in self._model.modules() if isinstance(module, nn.RNNBase)
         }
-        with warnings.catch_warnings(), forwards(recurrent):
+        with warnings.catch_warnings(), forwards(recurrent), without_randomness(self._model):
             warnings.filterwarnings("ignore", "There is a performance drop")  # no batching rule: correct, and slow
             found: Tensor = vmap(one, randomness="different")(*(parts[place] for place in mapped))
         return found

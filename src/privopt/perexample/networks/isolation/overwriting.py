@@ -68,7 +68,8 @@ def check_losses(
     Rows whose losses or gradients are not finite are overwritten first, because they could spread. With `against_autograd` the
     sum of the gradients is compared with that of plain autograd as well, without dropout.
     """
-    check = _Check(recorder, layout, losses, batch)
+    plain = recorder.way != "together"  # examples that are run apart cannot mix, but the model itself must not
+    check = _Check(recorder, layout, losses, batch, plain)
     rows = _fill(batch.order, batch.finite())
     try:
         for _ in range(2):
@@ -88,10 +89,15 @@ class _Results(NamedTuple):
 
 
 class _Check:
-    """Losses of a batch, computed again and again from the same model state and the same random numbers."""
+    """Losses of a batch, computed again and again from the same model state and the same random numbers.
 
-    def __init__(self, recorder: Recorder, layout: Layout, losses: Callable[[], Tensor], batch: BatchRows) -> None:
-        self._recorder, self._layout, self._losses, self._batch = recorder, layout, losses, batch
+    With `plain` by the model itself, on the batch: a recorder may run it on each example apart, where nothing can mix.
+    """
+
+    def __init__(
+        self, recorder: Recorder, layout: Layout, losses: Callable[[], Tensor], batch: BatchRows, plain: bool = False
+    ) -> None:
+        self._recorder, self._layout, self._losses, self._batch, self._plain = recorder, layout, losses, batch, plain
         self._state, self._rng = ModelState(recorder.model), GlobalRngState(layout.device)
 
     def restore(self) -> None:
@@ -110,7 +116,7 @@ class _Check:
         if against_autograd:
             with evaluation_mode(self._recorder.model):  # a recorded layer draws its dropout in another order
                 with self._repeated(rows), record_half_precision(halves):
-                    wanted = _autograd_sum(self._layout, self._losses(), odd)
+                    wanted = autograd_sum(self._layout, self._losses(), odd.float())
                 total = self._gradients(rows, odd)[1].weighted_sum(torch.ones(len(odd)))
                 compare(self._layout.views(total), wanted, TOLERANCES[torch.float16 if halves else self._layout.dtype])
         return usable
@@ -157,6 +163,13 @@ class _Check:
         return losses.detach().cpu(), TorchGrads(self._layout, named, len(kept))
 
     def _compute(self, rows: Tensor, kept: Tensor) -> _Results:
+        if self._plain:
+            with self._repeated(rows):
+                values = self._losses()
+                total = autograd_sum(self._layout, values, kept.float())
+            lengths = {name: float(torch.linalg.vector_norm(gradient)) for name, gradient in total.items()}
+            norms = {name: length * kept for name, length in lengths.items()}
+            return _Results(values.detach().cpu(), norms, ModelState(self._recorder.model))
         losses, grads = self._gradients(rows, kept)
         norms = {name: own.cpu() for name, own in grads.layer_norms().items()}
         return _Results(losses, norms, ModelState(self._recorder.model))
@@ -216,14 +229,20 @@ def _odd(count: int) -> Tensor:
     return torch.tensor([place.bit_count() % 2 == 1 for place in range(count)])
 
 
-def _autograd_sum(layout: Layout, losses: Tensor, kept: Tensor) -> dict[str, Tensor]:
-    """The gradient of the sum of the kept losses, by plain autograd."""
+def autograd_sum(layout: Layout, losses: Tensor, weights: Tensor) -> dict[str, Tensor]:
+    """The gradient of a weighted sum of losses, by plain autograd; losses of weight 0 are left out."""
     if not losses.requires_grad:
         raise UnsupportedLoss(NO_GRADIENT)
     refuse_hidden_layers(losses)
-    found = torch.autograd.grad(losses[kept.to(losses.device)].sum(), list(layout.parameters.values()), allow_unused=True)
+    kept = weights.to(losses.device) != 0
+    total = losses[kept] @ weights.to(losses)[kept]
+    found = torch.autograd.grad(total, list(layout.parameters.values()), allow_unused=True)
     return {
-        name: torch.zeros_like(parameter) if gradient is None else gradient.to_dense() if gradient.is_sparse else gradient
+        name: torch.zeros_like(parameter)
+        if gradient is None
+        else gradient.to_dense()
+        if gradient.is_sparse
+        else gradient.contiguous()
         for (name, parameter), gradient in zip(layout.parameters.items(), found, strict=True)
     }
 

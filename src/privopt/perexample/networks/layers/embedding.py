@@ -3,10 +3,14 @@
 Each row of δ belongs to a row of the table, and several may belong to the same.
 """
 
+import itertools
+
 import torch
 from torch import Tensor, nn
 
 from privopt.perexample.networks.factors.factor import Factor, Members, absolutes, squares
+from privopt.perexample.networks.factors.outer import Outer, Signal
+from privopt.perexample.networks.factors.rank_one import RankOne
 from privopt.perexample.networks.factors.sums import Sum
 from privopt.perexample.networks.tape import NamedFactors, Site
 from privopt.perexample.networks.unsupported import UnsupportedLayer
@@ -59,6 +63,22 @@ class Lookup:
         owners, ids, values = self._entries()
         return self._by_example(torch.linalg.vecdot(values, vector[ids]), owners)
 
+    def inner(self, other: Factor) -> Tensor | None:
+        """⟨gᵢ, g′ᵢ⟩ with Σₜ δₜ ⊗ aₜ of the same table: Σₑₜ δₜ[idₑ] ⟨valueₑ, aₜ⟩; None for another kind of factor."""
+        if isinstance(other, RankOne):
+            inputs, deltas = other.inputs.unsqueeze(1), other.gradients.values.unsqueeze(1)
+        elif isinstance(other, Outer) and other.groups == len(other.terms) == 1 and isinstance(other.terms[0].source, Signal):
+            inputs, deltas = other.terms[0].source.values, other.terms[0].gradients
+        else:
+            return None
+        owners, ids, values = self._segments()
+        bounds = torch.searchsorted(owners, torch.arange(self.examples + 1, device=owners.device)).tolist()
+        found = [
+            torch.sum((values[start:stop] @ inputs[i].T) * deltas[i][:, ids[start:stop]].T)
+            for i, (start, stop) in enumerate(itertools.pairwise(bounds))
+        ]
+        return torch.stack(found) if found else values.new_zeros(0)
+
     def dense(self) -> Tensor:
         owners, ids, values = self._entries()
         rows = values.new_zeros(self.examples * self.shape[0], self.shape[1])
@@ -106,10 +126,14 @@ def embedding_factors(module: nn.Embedding, inputs: tuple[Tensor, ...], gradient
     _check(module, site)
     if not module.weight.requires_grad:
         return
-    ids = site.examples_first(inputs[0]).reshape(site.examples, -1)
-    deltas = site.examples_first(gradients).reshape(ids.numel(), -1)
-    owners = torch.arange(site.examples, device=ids.device).repeat_interleave(ids.shape[1])
-    yield "weight", _without_padding(module, owners, ids.reshape(-1), deltas, site.examples)
+    ids, deltas = site.examples_first(inputs[0]), site.examples_first(gradients)
+    yield "weight", lookup_factor(ids, deltas, module.weight.shape, module.padding_idx)
+
+
+def lookup_factor(ids: Tensor, gradients: Tensor, shape: torch.Size, padding: int | None) -> Lookup:
+    """Each δ belongs to the row of its id; examples come first."""
+    owners = torch.arange(len(ids), device=ids.device).repeat_interleave(ids[0].numel())
+    return _without_padding(shape, padding, owners, ids.reshape(-1), gradients.reshape(len(owners), -1), len(ids))
 
 
 def embedding_bag_factors(module: nn.EmbeddingBag, inputs: tuple[Tensor, ...], gradients: Tensor, site: Site) -> NamedFactors:
@@ -137,16 +161,16 @@ def embedding_bag_factors(module: nn.EmbeddingBag, inputs: tuple[Tensor, ...], g
         deltas = deltas * weights.reshape(-1, 1)
     site.examples_first(gradients)
     owners = torch.div(bags, max(1, len(counts) // max(1, site.examples)), rounding_mode="floor")
-    yield "weight", _without_padding(module, owners, ids, deltas, site.examples)
+    yield "weight", _without_padding(module.weight.shape, module.padding_idx, owners, ids, deltas, site.examples)
 
 
 def _without_padding(
-    module: nn.Embedding | nn.EmbeddingBag, owners: Tensor, ids: Tensor, deltas: Tensor, examples: int
+    shape: torch.Size, padding: int | None, owners: Tensor, ids: Tensor, deltas: Tensor, examples: int
 ) -> Lookup:
-    if module.padding_idx is not None:
-        real = ids != module.padding_idx
+    if padding is not None:
+        real = ids != padding
         owners, ids, deltas = owners[real], ids[real], deltas[real]
-    return Lookup(owners, ids, deltas, examples, module.weight.shape)
+    return Lookup(owners, ids, deltas, examples, shape)
 
 
 def _check(module: nn.Embedding | nn.EmbeddingBag, site: Site) -> None:
