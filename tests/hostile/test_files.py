@@ -247,10 +247,10 @@ def test_an_index_with_a_name_is_a_column_and_one_without_is_left_out_with_a_war
     frame.set_index("age").to_parquet(tmp_path / "named.parquet")
     assert run(*train(tmp_path / "named.parquet", "--schema", schema)).exit_code == 0
     names = json.loads((tmp_path / "run" / "model.json").read_text())["names"]
-    assert sorted(names) == ["age", "dose"]
+    assert {name.split(" at ")[0] for name in names} == {"age", "dose"}
     frame[frame["dose"] > -2].to_parquet(tmp_path / "labels.parquet")
     result = run(*train(tmp_path / "labels.parquet", "--schema", schema, "--out", tmp_path / "other"))
     assert result.exit_code == 0
     assert "has no name and is left out" in result.stderr
     names = json.loads((tmp_path / "other" / "model.json").read_text())["names"]
-    assert sorted(names) == ["age", "dose"]
+    assert {name.split(" at ")[0] for name in names} == {"age", "dose"}
