@@ -386,7 +386,7 @@ class Private:
                     if self._piece is None:
                         self._piece = move_to_device(self._fetch(round_), self._layout.device)
                         self._rehearsal = Rehearsal(self._recorder, self._layout)
-                    found = None if self._checked or len(rows) < 2 else self._rehearsal.part(self._piece, len(rows))
+                    found = None if self._checked else self._rehearsal.part(self._piece, len(rows))
                     if found is not None and self._examples.own_collation:
                         found = self._shorter(found, rows)
                     self._rehearsing = found is not None
@@ -432,7 +432,7 @@ class Private:
 
         The last piece of a round updates it: `if private.step(...): scheduler.step()`. The first two pieces of a loop are parts
         of the third and count for nothing. They, and the third with rows overwritten, show whether an example's loss depends on
-        others or on their number. Nothing is paid before that.
+        others or on their number. Nothing is paid before that. (A piece of one example is handed out twice.)
         """
         with self._alone():
             round_ = self._open
@@ -449,7 +449,7 @@ class Private:
                     self._handed = 0  # the part is used up, whatever happens
                     self._rehearse(losses, examples)
                     return False
-                if not self._checked and examples > 1:
+                if not self._checked:
                     self._check(losses, examples)
             self._begin()
             with self._closed_by_errors():
@@ -474,11 +474,15 @@ class Private:
             raise
 
     def _check(self, losses: Callable[[], Tensor], examples: int) -> None:
-        """Refuse a closure that mixes the examples of its batch."""
+        """Refuse a closure that mixes the examples of its batch, or remembers those of others.
+
+        A piece of one example shows the latter only, which is all there is where no piece has more.
+        """
         with self._numbers(COMPUTING), self._unchanged(losses, examples) as again:
-            self._checked = check_losses(
+            conclusive = check_losses(
                 self._recorder, self._layout, losses, BatchRows(self._part, examples), against_autograd=True
             )
+            self._checked = conclusive and (examples > 1 or (self._chunk == 1 and self._people is None))
             self._doubts += [doubt for doubt in self._rehearsal.compare(again) if doubt not in self._doubts]
 
     @contextmanager
