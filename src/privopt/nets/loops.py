@@ -207,7 +207,7 @@ class Attachment:
         doubts: list[str] | None = None,
     ) -> None:
         self.model, self.optimizer, self.examples = model, optimizer, examples
-        self.code = _code_of(model)  # before anything runs the model, which may count its calls
+        self.code = _code_of(model, examples)  # before anything runs the model, which may count its calls
         self.recorder, self.layout, self.attached = Recorder(model), Layout(model), Attached(model)
         _check_optimizer(optimizer, self.layout)
         self._first = examples.first
@@ -560,9 +560,9 @@ class Private:
         """Go on where `state_dict` was taken: the same batches, noise and dropout, and nothing is paid twice.
 
         **Guarantee** That of the whole run, if the loop is the same program on the same data: replayed rounds then give the same
-        answers. The data, the settings, the software, the model's code (as it was given to `make_private`), and the values of
-        model and optimizer are compared; what the loop does is not known here. If it draws random numbers outside of the closure,
-        the replay would be of other losses: that is refused.
+        answers. The data, the settings, the software, the code of model and loader (as they were given to `make_private`), and
+        the values of model and optimizer are compared; what the loop does is not known here. If it draws random numbers outside
+        of the closure, the replay would be of other losses: that is refused.
         """
         if self._paid.begun or self._open is not None:
             raise InputError("load_state_dict(...) comes before the first batch.")
@@ -572,7 +572,7 @@ class Private:
             raise InputError(UNREPEATABLE)
         if state["parts"] != (parts := self._parts()):
             raise InputError(
-                "the data, the model's code, the software or the settings are not those that this state was saved with"
+                "the data, the code of model or loader, the software or the settings are not those that this state was saved with"
                 f"{different(state['parts'], parts)}. Replaying its noise on another query would reveal both: resume with the "
                 "same, or start a new run."
             )
@@ -598,7 +598,7 @@ class Private:
             raise self._code
         if self._content is None:
             self._content = content(self._examples.data)
-        return {"data": self._content, "settings": self._settings, "model's code": self._code, "software": software()}
+        return {"data": self._content, "settings": self._settings, **self._code, "software": software()}
 
     # ------------------------------------------------------------ inside a round
 
@@ -699,10 +699,10 @@ class Private:
         raise InputError("a copy of a private loop would draw a second answer for a round that is paid once: save state_dict().")
 
 
-def _code_of(model: nn.Module) -> str | InputError:
-    """A fingerprint of the model's code; or why there is none, which matters only if a state is saved."""
+def _code_of(model: nn.Module, examples: Examples) -> dict[str, str] | InputError:
+    """Fingerprints of the model's and the loader's code; or why there are none, which matters only if a state is saved."""
     try:
-        return identify(values=False, model=model, torch=torch)
+        return {"model's code": identify(values=False, model=model, torch=torch), "loader's code": identify(**examples.code)}
     except InputError as error:
         return error.with_traceback(None)
 
