@@ -3,13 +3,22 @@
 import functools
 from collections import UserDict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, RandomSampler, SubsetRandomSampler, TensorDataset, WeightedRandomSampler
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    RandomSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    default_collate,
+)
 
 from privopt import Budget, Ledger, fit, make_private
 from privopt.errors import InputError, PrivoptError, PrivoptWarning
@@ -17,6 +26,7 @@ from privopt.nets import Private, UnsupportedLayer
 from privopt.nets.loading import OWN_COLLATION
 from privopt.perexample.networks import UnsupportedLoss
 from tests.problems import flat_parameters, tanh_network, tensor_rows
+from tests.stopped import StopAt, Stopped
 
 BUDGET = Budget(3.0, 1e-5)
 PAD = 0
@@ -99,6 +109,40 @@ def test_a_loop_is_resumed_in_the_middle_of_an_epoch() -> None:
     wanted = [trained(private, classified(model)) for _ in range(2)]
     assert torch.equal(passes[-1], wanted[-1])
     assert sum(entry.count for entry in private.ledger.entries) == 10
+
+
+def tripled(items: list[Any]) -> Any:
+    inputs, targets = default_collate(items)
+    return 3 * inputs, targets
+
+
+def seeded(worker: int) -> None:
+    pass
+
+
+@pytest.mark.parametrize("other", [{"collate_fn": tripled}, {"worker_init_fn": seeded}], ids=str)
+def test_a_state_is_not_replayed_with_another_loader(other: dict[str, Any]) -> None:
+    """The same noise on batches that are put together in another way would reveal both."""
+
+    def loop(**given: Any) -> Private:
+        return begun(tanh_network(), DataLoader(TensorDataset(*tensor_rows()), batch_size=60, **given))
+
+    state = loop().state_dict()
+    loop().load_state_dict(state)
+    with pytest.raises(InputError, match="different: loader's code"):
+        loop(**other).load_state_dict(state)
+
+
+def test_a_killed_fit_is_not_resumed_with_another_loader(tmp_path: Path) -> None:
+    def train(**given: Any) -> Any:
+        loader = DataLoader(TensorDataset(*tensor_rows()), batch_size=60, **given)
+        settings: dict[str, Any] = {"budget": BUDGET, "rounds": 5, "seed": 0, "checkpoint": tmp_path / "state"}
+        return fit(tanh_network(), nn.CrossEntropyLoss(), loader, **settings, progress=StopAt(2))
+
+    with pytest.raises(Stopped):
+        train()
+    with pytest.raises(InputError, match="different: loader"):
+        train(collate_fn=tripled)
 
 
 # ---------------------------------------------------------------- what a loader says, and may not say

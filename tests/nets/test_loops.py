@@ -235,6 +235,65 @@ def test_a_loop_stops_when_the_ledger_holds_no_more() -> None:
         trained(begun(tanh_network(dropout=0.3), ledger=private.ledger, budget=Budget(3.0, 1e-6), rounds=1))
 
 
+@pytest.mark.parametrize("physical", [1, 25])
+def test_a_closure_that_remembers_examples_is_refused_however_small_its_pieces_are(physical: int) -> None:
+    """A running mean of inputs, as of a memory bank, brings examples into the losses of others."""
+    private, mean = begun(physical_batch_size=physical), [torch.zeros(6)]
+
+    def remembering(inputs: Tensor, targets: Tensor) -> Tensor:
+        found = losses(private.model, inputs - mean[0], targets)
+        mean[0] = 0.9 * mean[0] + 0.1 * inputs.mean(0)
+        return found
+
+    with pytest.raises(UnsupportedLayer, match="remembers"):  # noqa: PT012
+        for inputs, targets in private.loader:
+            private.step(functools.partial(remembering, inputs, targets))
+    assert private.ledger.entries == ()
+
+
+def test_a_loop_that_draws_outside_of_the_closure_is_not_resumed_though_its_pieces_are_single_examples() -> None:
+    """Its replay would use the noise of one round for the losses of other random numbers."""
+    private = begun(physical_batch_size=1, batch_size=3, rounds=3)
+    for inputs, targets in private.loader:
+        noisy = inputs + torch.randn_like(inputs)
+        private.step(functools.partial(losses, private.model, noisy, targets))
+    with pytest.warns(PrivoptWarning, match="cannot be loaded"):
+        state = private.state_dict()
+    with pytest.raises(InputError, match="draws random numbers outside"):
+        begun(physical_batch_size=1, batch_size=3, rounds=3).load_state_dict(state)
+
+
+def test_a_mask_as_long_as_a_batch_may_be_is_refused_before_it_is_paid() -> None:
+    """Examples that go through a model apart would get a row of it each, in a batch that is as large as the mask."""
+
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.matrix, self.head = nn.Parameter(torch.eye(4)), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+            scores = x @ self.matrix @ x.transpose(1, 2)
+            scores = scores if mask is None else scores.masked_fill(mask, -1e9)
+            return self.head((scores.softmax(-1) @ x).mean(1))
+
+    torch.manual_seed(0)
+    data = torch.randn(60, 6, 4), torch.arange(60) % 2
+    mask = torch.ones(6, 6).triu(1).bool()
+
+    ledger = Ledger()
+
+    def train(mask: Tensor) -> Private:
+        private = begun(model := Attention(), data, rounds=8, batch_size=6, physical_batch_size=12, ledger=ledger)
+        for inputs, targets in private.loader:
+            private.step(lambda x=inputs, y=targets: F.cross_entropy(model(x, mask), y, reduction="none"))  # type: ignore[misc]
+        return private
+
+    with pytest.raises(UnsupportedLayer, match=r"tensor of length 6 beside \d examples.*mask.unsqueeze"):
+        train(mask)
+    assert not ledger.entries
+    assert train(mask.unsqueeze(0)).rounds == 8
+
+
 # ---------------------------------------------------------------- killed and resumed
 
 

@@ -148,10 +148,10 @@ def test_losses_that_cannot_be_told_are_checked_in_the_next_round() -> None:
     assert loop.rounds == 1
 
 
-def test_batches_of_one_are_checked_later() -> None:
+def test_batches_of_one_are_checked_alone_where_no_piece_has_more() -> None:
     loop = private(tanh_network(), rounds=1, physical_batch_size=1)
     assert run(loop, HONEST["losses"]).rounds == 1
-    assert not loop._checked
+    assert loop._checked
 
 
 def test_a_closure_with_a_generator_of_its_own_is_told_what_to_use() -> None:

@@ -12,6 +12,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.special import log_softmax
 
 from privopt.errors import InputError
+from privopt.perexample.columns import UnitRows
 from privopt.perexample.design import CHUNK, Design, Frame
 from privopt.perexample.grads import Materialized, Vector
 from privopt.perexample.linear_oracle import LinearOracle
@@ -248,3 +249,9 @@ def test_no_vectors_sum_to_zero(shape: tuple[int, ...]) -> None:
     grads = Materialized(np.zeros(shape))
     np.testing.assert_array_equal(grads.weighted_sum(np.zeros(0)), np.zeros(int(np.prod(shape[1:]))))
     assert grads.norms(1).shape == (0,)
+
+
+def test_unit_rows_have_length_1_also_where_a_column_is_stored_twice() -> None:
+    twice = sp.csr_matrix((np.array([1.0, 1.0, 3.0]), np.array([0, 0, 1]), np.array([0, 2, 3])), shape=(2, 2))
+    assert sp.csr_matrix(UnitRows(2).transform(twice)).toarray().tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    assert twice.nnz == 3

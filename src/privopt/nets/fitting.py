@@ -224,6 +224,8 @@ def fit(
     model = as_model(model)
     # before anything runs the model, which may count its calls or keep what it computed
     code = {} if checkpoint is None else {"model": identify(model=model, torch=torch), "loss": identify(loss=loss)}
+    if checkpoint is not None:
+        code |= {"loader": identify(**examples.code)} | ({} if known is None else {"public loader": identify(**known.code)})
     asked = {name: getattr(choices, name) for name in ("clip_bound", "batch_size", "learning_rate", "options")}
     chosen.check(asked | {"release": release}, facts_of_loss(loss, 1), public=known is not None and chosen.uses_public)
     beside = (regularizer, _rates(learning_rate, counted), size, budget, noise_multiplier, delta, physical_batch_size, accountant)

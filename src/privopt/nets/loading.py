@@ -82,6 +82,11 @@ class Examples:
         return self._collate is not default_collate
 
     @property
+    def code(self) -> dict[str, Any]:
+        """The user's code that decides what a batch holds, beside the dataset: a replay with another would ask another query."""
+        return {"collate_fn": self._collate, "worker_init_fn": None if self._loader is None else self._loader.worker_init_fn}
+
+    @property
     def tensors(self) -> tuple[Tensor, ...] | None:
         """All examples, if they are tensors in memory."""
         held = isinstance(self.data, TensorDataset) and not self.own_collation

@@ -207,7 +207,7 @@ class Attachment:
         doubts: list[str] | None = None,
     ) -> None:
         self.model, self.optimizer, self.examples = model, optimizer, examples
-        self.code = _code_of(model)  # before anything runs the model, which may count its calls
+        self.code = _code_of(model, examples)  # before anything runs the model, which may count its calls
         self.recorder, self.layout, self.attached = Recorder(model), Layout(model), Attached(model)
         _check_optimizer(optimizer, self.layout)
         self._first = examples.first
@@ -386,7 +386,7 @@ class Private:
                     if self._piece is None:
                         self._piece = move_to_device(self._fetch(round_), self._layout.device)
                         self._rehearsal = Rehearsal(self._recorder, self._layout)
-                    found = None if self._checked or len(rows) < 2 else self._rehearsal.part(self._piece, len(rows))
+                    found = None if self._checked else self._rehearsal.part(self._piece, len(rows))
                     if found is not None and self._examples.own_collation:
                         found = self._shorter(found, rows)
                     self._rehearsing = found is not None
@@ -432,7 +432,7 @@ class Private:
 
         The last piece of a round updates it: `if private.step(...): scheduler.step()`. The first two pieces of a loop are parts
         of the third and count for nothing. They, and the third with rows overwritten, show whether an example's loss depends on
-        others or on their number. Nothing is paid before that.
+        others or on their number. Nothing is paid before that. (A piece of one example is handed out twice.)
         """
         with self._alone():
             round_ = self._open
@@ -449,7 +449,7 @@ class Private:
                     self._handed = 0  # the part is used up, whatever happens
                     self._rehearse(losses, examples)
                     return False
-                if not self._checked and examples > 1:
+                if not self._checked:
                     self._check(losses, examples)
             self._begin()
             with self._closed_by_errors():
@@ -474,11 +474,15 @@ class Private:
             raise
 
     def _check(self, losses: Callable[[], Tensor], examples: int) -> None:
-        """Refuse a closure that mixes the examples of its batch."""
+        """Refuse a closure that mixes the examples of its batch, or remembers those of others.
+
+        A piece of one example shows the latter only, which is all there is where no piece has more.
+        """
         with self._numbers(COMPUTING), self._unchanged(losses, examples) as again:
-            self._checked = check_losses(
+            conclusive = check_losses(
                 self._recorder, self._layout, losses, BatchRows(self._part, examples), against_autograd=True
             )
+            self._checked = conclusive and (examples > 1 or (self._chunk == 1 and self._people is None))
             self._doubts += [doubt for doubt in self._rehearsal.compare(again) if doubt not in self._doubts]
 
     @contextmanager
@@ -556,9 +560,9 @@ class Private:
         """Go on where `state_dict` was taken: the same batches, noise and dropout, and nothing is paid twice.
 
         **Guarantee** That of the whole run, if the loop is the same program on the same data: replayed rounds then give the same
-        answers. The data, the settings, the software, the model's code (as it was given to `make_private`), and the values of
-        model and optimizer are compared; what the loop does is not known here. If it draws random numbers outside of the closure,
-        the replay would be of other losses: that is refused.
+        answers. The data, the settings, the software, the code of model and loader (as they were given to `make_private`), and
+        the values of model and optimizer are compared; what the loop does is not known here. If it draws random numbers outside
+        of the closure, the replay would be of other losses: that is refused.
         """
         if self._paid.begun or self._open is not None:
             raise InputError("load_state_dict(...) comes before the first batch.")
@@ -568,7 +572,7 @@ class Private:
             raise InputError(UNREPEATABLE)
         if state["parts"] != (parts := self._parts()):
             raise InputError(
-                "the data, the model's code, the software or the settings are not those that this state was saved with"
+                "the data, the code of model or loader, the software or the settings are not those that this state was saved with"
                 f"{different(state['parts'], parts)}. Replaying its noise on another query would reveal both: resume with the "
                 "same, or start a new run."
             )
@@ -594,7 +598,7 @@ class Private:
             raise self._code
         if self._content is None:
             self._content = content(self._examples.data)
-        return {"data": self._content, "settings": self._settings, "model's code": self._code, "software": software()}
+        return {"data": self._content, "settings": self._settings, **self._code, "software": software()}
 
     # ------------------------------------------------------------ inside a round
 
@@ -695,10 +699,10 @@ class Private:
         raise InputError("a copy of a private loop would draw a second answer for a round that is paid once: save state_dict().")
 
 
-def _code_of(model: nn.Module) -> str | InputError:
-    """A fingerprint of the model's code; or why there is none, which matters only if a state is saved."""
+def _code_of(model: nn.Module, examples: Examples) -> dict[str, str] | InputError:
+    """Fingerprints of the model's and the loader's code; or why there are none, which matters only if a state is saved."""
     try:
-        return identify(values=False, model=model, torch=torch)
+        return {"model's code": identify(values=False, model=model, torch=torch), "loader's code": identify(**examples.code)}
     except InputError as error:
         return error.with_traceback(None)
 

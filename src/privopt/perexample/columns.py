@@ -73,6 +73,9 @@ class UnitRows:
         """The rows of length 1."""
         if isinstance(matrix, np.ndarray):
             matrix = sp.csr_matrix(matrix)
+        if not matrix.has_canonical_format:  # entries of one column have to be added before lengths are taken
+            matrix = matrix.copy()
+            matrix.sum_duplicates()
         rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
         with np.errstate(all="ignore"):  # a warning would tell something about the data
             largest = np.zeros(matrix.shape[0])

@@ -267,6 +267,36 @@ def test_a_model_that_mixes_is_refused_though_it_would_be_run_apart(place: str) 
         TorchOracle(MixesBare(place), squared, SEQUENCES, torch.zeros(5, 28))
 
 
+class Masked(nn.Module):
+    """Attention of its own, with a mask that all examples share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.matrix = nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        scores = x @ self.matrix @ x.transpose(1, 2)
+        return (scores if mask is None else scores.masked_fill(mask, -1e9)).softmax(-1) @ x
+
+
+@pytest.mark.parametrize("way", ["mapped", "one by one"])
+def test_what_examples_share_is_not_divided_among_as_many_examples(way: Way) -> None:
+    """A mask over six steps beside six examples would give each the row of its place: the first one's absence moves all others.
+
+    So it is refused beside any other number of examples, which a loop has before it is trained.
+    """
+    model, x = Masked(), normal(5, 6, 4)
+    mask = torch.ones(6, 6).triu(1).bool()
+    recorder = Recorder(model)
+    recorder.way = way
+    with recorder.record() as tape:
+        with pytest.raises(UnsupportedLayer, match="length 6 beside 5 examples"):
+            model(x, mask)
+        found = model(x, mask.unsqueeze(0))
+        tape.factors(found.flatten(1).sum(1))
+    torch.testing.assert_close(found, model(x, mask))
+
+
 class Counts(nn.Module):
     """State that examples leave behind."""
 

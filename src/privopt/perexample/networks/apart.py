@@ -175,7 +175,11 @@ class Apart:
 
 
 class _Split:
-    """The arguments of a call: tensors whose first dimension is the examples, and what all examples share."""
+    """The arguments of a call: tensors whose first dimension is the examples, and what all examples share.
+
+    A shared tensor of another length is refused: in a batch of that many examples it would be taken for theirs, and which part of
+    it an example gets would depend on its place among the others.
+    """
 
     def __init__(self, arguments: Any) -> None:
         self._leaves, self._form = tree_flatten(arguments)
@@ -183,6 +187,11 @@ class _Split:
         if not sizes:
             raise UnsupportedLayer("the model was called without a tensor that holds examples. Give it a batch.")
         self.count = sizes[0]
+        if shared := [size for size in sizes if size not in (1, self.count)]:
+            raise UnsupportedLayer(
+                f"the model was given a tensor of length {shared[0]} beside {self.count} examples. What all examples share, such "
+                "as a mask of attention, has the length 1 (mask.unsqueeze(0)), or is made in the model or held as its buffer."
+            )
         each = [isinstance(x, Tensor) and x.ndim > 0 and x.shape[0] == self.count for x in self._leaves]
         self._places = [place for place, own in enumerate(each) if own]
         self.rows: list[Tensor] = [self._leaves[place] for place in self._places]

@@ -66,7 +66,8 @@ def check_losses(
     """Refuse losses that mix the examples of a batch. Returns whether the check was conclusive: all compared numbers are finite.
 
     Rows whose losses or gradients are not finite are overwritten first, because they could spread. With `against_autograd` the
-    sum of the gradients is compared with that of plain autograd as well, without dropout.
+    sum of the gradients is compared with that of plain autograd as well, without dropout. One example alone has no others: its
+    loss is computed again, which shows code that remembers.
     """
     plain = recorder.way != "together"  # examples that are run apart cannot mix, but the model itself must not
     check = _Check(recorder, layout, losses, batch, plain)
@@ -108,16 +109,17 @@ class _Check:
     def run(self, rows: Tensor, against_autograd: bool) -> Tensor:
         """Check these rows. Returns a mask of those whose losses and gradients are finite."""
         odd, usable, halves = _odd(len(rows)), torch.ones(len(rows), dtype=torch.bool), set[torch.dtype]()
-        for kept in (~odd, odd):
+        for kept in (~odd, odd) if len(rows) > 1 else (~odd,):
             before = self._compute(rows, kept)
             self._check_half(before, rows, kept, halves)
             for found in (before.losses, *before.norms.values()):
                 usable &= ~kept | found.isfinite()
         if against_autograd:
+            some = odd if len(rows) > 1 else ~odd
             with evaluation_mode(self._recorder.model):  # a recorded layer draws its dropout in another order
                 with self._repeated(rows), record_half_precision(halves):
-                    wanted = autograd_sum(self._layout, self._losses(), odd.float())
-                total = self._gradients(rows, odd)[1].weighted_sum(torch.ones(len(odd)))
+                    wanted = autograd_sum(self._layout, self._losses(), some.float())
+                total = self._gradients(rows, some)[1].weighted_sum(torch.ones(len(rows)))
                 compare(self._layout.views(total), wanted, TOLERANCES[torch.float16 if halves else self._layout.dtype])
         return usable
 
