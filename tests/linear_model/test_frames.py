@@ -15,7 +15,7 @@ from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 
-from privopt.datasets import Encoding, Numeric, Schema
+from privopt.datasets import Date, Encoding, Numeric, Schema
 from privopt.datasets.unknown_columns import find_encoding
 from privopt.errors import InputError, PrivoptWarning
 from privopt.linear_model import HuberRegressor, LogisticRegression, Ridge, TableEncoder
@@ -282,6 +282,8 @@ def test_the_range_of_years_is_found_near_the_years() -> None:
     for ids, epsilon in ((None, 1.0), (IDS, 1.0)):
         model = LogisticRegression(epsilon, schema=schema, random_state=0).fit(days.to_frame(), Y, groups=ids)
         ((_, kind),) = model.encoding_.columns
+        assert isinstance(kind, Date)
+        assert kind.years is not None
         assert 2000 <= kind.years.low <= 2019
         assert 2021 <= kind.years.high <= 2032
 
