@@ -276,11 +276,12 @@ def test_an_encoder_reads_the_file_that_the_command_line_reads(tmp_path: Path) -
 
 def test_the_range_of_years_is_found_near_the_years() -> None:
     """Powers of two from 0 would put all years of our time into one of them, and a range into 0 … 2032."""
-    days = pd.Series(pd.to_datetime("2019-01-01") + pd.to_timedelta(np.arange(SIZE) % 900, "D"), name="day")
-    days[::20] = pd.NaT
+    days = pd.to_datetime("2019-01-01") + pd.to_timedelta(np.arange(SIZE) % 900, "D")
+    rows = pd.DataFrame({"day": days.to_series(index=range(SIZE)).where(np.arange(SIZE) % 20 > 0)})
     schema = {"columns": {"day": {"type": "date", "parts": ["year"], "missing": "indicator"}}}
     for ids, epsilon in ((None, 1.0), (IDS, 1.0)):
-        model = LogisticRegression(epsilon, schema=schema, random_state=0).fit(days.to_frame(), Y, groups=ids)
+        model = LogisticRegression(epsilon, schema=schema, random_state=0).fit(rows, Y, groups=ids)
+        assert model.encoding_ is not None
         ((_, kind),) = model.encoding_.columns
         assert isinstance(kind, Date)
         assert kind.years is not None
