@@ -277,7 +277,7 @@ def test_an_encoder_reads_the_file_that_the_command_line_reads(tmp_path: Path) -
 def test_the_range_of_years_is_found_near_the_years() -> None:
     """Powers of two from 0 would put all years of our time into one of them, and a range into 0 … 2032."""
     days = pd.to_datetime("2019-01-01") + pd.to_timedelta(np.arange(SIZE) % 900, "D")
-    rows = pd.DataFrame({"day": days.to_series(index=range(SIZE)).where(np.arange(SIZE) % 20 > 0)})
+    rows = pd.DataFrame({"day": pd.Series(days).where(np.arange(SIZE) % 20 > 0)})
     schema = {"columns": {"day": {"type": "date", "parts": ["year"], "missing": "indicator"}}}
     for ids, epsilon in ((None, 1.0), (IDS, 1.0)):
         model = LogisticRegression(epsilon, schema=schema, random_state=0).fit(rows, Y, groups=ids)
