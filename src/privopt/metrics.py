@@ -547,4 +547,4 @@ def _calibration(quality: ClassifierQuality) -> list[str]:
     for one in quality.calibration:
         share = f"{one.share.value:8.3f}   {one.share.low:.3f} to {one.share.high:.3f}"
         lines.append(f"{f'{one.low:g} to {one.high:g}':14}{max(one.rows, 0):8.0f}{share}")
-    return lines
+    return [*lines, f"The AUC is that of these {len(quality.calibration)} bins: rows of the same bin count as ties."]

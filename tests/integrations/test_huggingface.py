@@ -9,7 +9,15 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils.data import Dataset
-from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, Trainer, TrainingArguments
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaForSequenceClassification,
+    Trainer,
+    TrainingArguments,
+)
 
 from privopt import Budget, Ledger
 from privopt.errors import InputError
@@ -176,3 +184,21 @@ def test_a_trainer_is_not_resumed_and_unknown_losses_are_asked_for(tmp_path: Pat
     with pytest.raises(InputError, match="one loss for each example: losses="):
         PrivateTrainer(model, arguments(tmp_path), Texts(), budget=BUDGET)
     assert issubclass(PrivateTrainer, Trainer)
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+def test_the_losses_of_gpt2_are_known_although_its_name_does_not_say_them(adapted: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model: Any = GPT2LMHeadModel(GPT2Config(vocab_size=WORDS, n_embd=16, n_layer=1, n_head=2, n_positions=TIME, use_cache=False))
+    if adapted:
+        lora = peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["c_attn"], fan_in_fan_out=True)
+        model = peft.get_peft_model(model, lora)
+    trainer = PrivateTrainer(model, arguments(tmp_path, num_train_epochs=1), Texts(next_token=True), budget=BUDGET, seed=0)
+    batch = torch.stack([Texts(next_token=True)[place]["input_ids"] for place in range(4)])
+    model.eval()
+    with torch.no_grad():
+        outputs = model(input_ids=batch, labels=batch)
+    assert trainer._losses(outputs, batch).mean() == pytest.approx(float(outputs.loss), rel=1e-5)
+    trainer.train()
+    assert trainer.private is not None
+    assert trainer.private.rounds == 3

@@ -15,7 +15,7 @@ from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 
-from privopt.datasets import Encoding, Numeric, Schema
+from privopt.datasets import Date, Encoding, Numeric, Schema
 from privopt.datasets.unknown_columns import find_encoding
 from privopt.errors import InputError, PrivoptWarning
 from privopt.linear_model import HuberRegressor, LogisticRegression, Ridge, TableEncoder
@@ -78,7 +78,7 @@ def test_what_nobody_declared_is_paid_for_and_what_is_declared_is_not() -> None:
     assert "the frequent categories of region" in surveyed.paid_for
     assert any(isinstance(part, FailureDpEvent) for part, _ in atoms(surveyed.event))
     declared = LogisticRegression(1.0, schema=DECLARED, random_state=0).fit(frame, Y).privacy_.statement
-    assert "the ranges of age" in declared.paid_for  # of almost all values, within the declared range
+    assert "where almost all values of age lie, within the declared ranges" in declared.paid_for
     assert not any("categories" in line for line in declared.paid_for)
     assert not any(isinstance(part, FailureDpEvent) for part, _ in atoms(declared.event))
     assert "the ranges or categories that the schema declares, of 3 of the columns" in declared.assumed_public
@@ -272,3 +272,28 @@ def test_an_encoder_reads_the_file_that_the_command_line_reads(tmp_path: Path) -
     path.write_text(json.dumps(PATIENTS.to_json()))
     names = TableEncoder(path).get_feature_names_out().tolist()
     assert names == ["age", "income", "region=north", "region=south", "region=east", "smoker=True", "smoker=False"]
+
+
+def test_the_range_of_years_is_found_near_the_years() -> None:
+    """Powers of two from 0 would put all years of our time into one of them, and a range into 0 … 2032."""
+    days = pd.to_datetime("2019-01-01") + pd.to_timedelta(np.arange(SIZE) % 900, "D")
+    rows = pd.DataFrame({"day": pd.Series(days).where(np.arange(SIZE) % 20 > 0)})
+    schema = {"columns": {"day": {"type": "date", "parts": ["year"], "missing": "indicator"}}}
+    for ids, epsilon in ((None, 1.0), (IDS, 1.0)):
+        model = LogisticRegression(epsilon, schema=schema, random_state=0).fit(rows, Y, groups=ids)
+        assert model.encoding_ is not None
+        ((_, kind),) = model.encoding_.columns
+        assert isinstance(kind, Date)
+        assert kind.years is not None
+        assert 2000 <= kind.years.low <= 2019
+        assert 2021 <= kind.years.high <= 2032
+
+
+def test_columns_of_the_same_name_are_refused_also_among_numbers() -> None:
+    with pytest.raises(InputError, match="several columns of the same name"):
+        Ridge(1.0).fit(pd.DataFrame(np.ones((SIZE, 2)), columns=["a", "a"]), np.arange(SIZE))
+
+
+def test_text_as_the_target_of_a_regression_is_named_as_such() -> None:
+    with pytest.raises(InputError, match="y holds text, but a regression needs numbers"):
+        Ridge(1.0).fit(np.ones((SIZE, 2)), Y)

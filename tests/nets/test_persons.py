@@ -244,7 +244,7 @@ def test_resuming_with_other_persons_is_refused(tmp_path: Path) -> None:
     ("given", "message"),
     [
         ({"budget": Budget(3.0, 1e-4)}, r"persons are given, but the budget is for one example .*unit=.person."),
-        ({"persons": None, "rows_per_person": None}, "Use Budget"),
+        ({"persons": None, "rows_per_person": None}, "whose row each is was not said. Give persons=ids"),
         ({"persons": None, "budget": Budget(3.0, 1e-4), "rows_per_person": 3}, "say whose row each is, with persons=ids"),
         ({"persons": IDS[1:]}, "each has one id"),
         ({"persons": np.zeros(len(IDS))}, "one person"),

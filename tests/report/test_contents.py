@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from privopt.datasets import Date, Encoding, Numeric
 from privopt.privacy.accountants import epsilon
 from privopt.privacy.events import GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent, compose
 from privopt.report import Contents
@@ -79,12 +80,28 @@ def test_no_guess_beats_the_bound_that_a_report_tells(finished: RunFolder, noise
 
 def test_ranges_tell_where_they_come_from(finished: RunFolder) -> None:
     contents = Contents.of(finished)
-    assert {feature.origin for feature in contents.features} == {"declared in the schema: assumed public"}
+    origins = {feature.name: feature.origin for feature in contents.features}
+    assert origins["region"] == origins["smoker"] == "declared in the schema: assumed public"
+    assert origins["income"] == "estimated privately, inside this budget, within the declared range"
     assert contents.ignored == ("cost",)
-    partly = replace(contents, asked={**contents.asked, "schema": {"columns": {"age": {"low": 18, "high": 90}}}})
+    said = {"region": {"values": ["north", "south", "east"]}, "income": {"missing": 0}, "smoker": {"type": "category"}}
+    partly = replace(contents, asked={**contents.asked, "schema": {"columns": said}})
     origins = {feature.name: feature.origin for feature in partly.features}
-    assert origins.pop("age").startswith("declared")
+    assert origins.pop("region").startswith("declared")
     assert set(origins.values()) == {"estimated privately, inside this budget"}
+
+
+def test_dates_are_described_in_words(finished: RunFolder) -> None:
+    contents = Contents.of(finished)
+    when = Date(("year", "month"), Numeric(2018, 2021), missing="indicator")
+    said = {"columns": {"when": {"type": "date"}, "born": {"parts": ["year"], "low": 1900, "high": 2020}}}
+    encoding = Encoding((("when", when), ("born", Date(("year",), Numeric(1900, 2020))), ("day", Date(("weekday",)))))
+    dated = replace(contents, model=replace(contents.model, encoding=encoding), asked={**contents.asked, "schema": said})
+    assert [tuple(feature) for feature in dated.features] == [
+        ("when", "dates: year, month; years 2018 to 2021; missing ones are marked", "estimated privately, inside this budget"),
+        ("born", "dates: year; years 1900 to 2020", "declared in the schema: assumed public"),
+        ("day", "dates: weekday", "declared in the schema: assumed public"),
+    ]
 
 
 @pytest.mark.parametrize("made", [None, "x", 10**30, -(10**30)])

@@ -193,6 +193,15 @@ def test_a_damaged_evaluation_is_named(tmp_path: Path, damage: str) -> None:
         write_report(folder)
 
 
+def test_coefficients_of_hats_are_explained_as_heights(finished: RunFolder) -> None:
+    contents = Contents.of(finished)
+    assert contents.hats == any(" at " in name for name in contents.model.names)
+    curved, straight = ({True: "its height where", False: "over half a range"}[one] for one in (contents.hats, not contents.hats))
+    said = words(Page(render_page(contents)))
+    assert curved in said
+    assert straight not in said
+
+
 def test_intervals_stand_where_the_noise_is_known_and_a_reason_where_not(tmp_path: Path, finished: RunFolder) -> None:
     known = words(Page(render_page(Contents.of(train_once_hidden(tmp_path / "rows.csv", tmp_path / "run", 0)))))
     assert "Noise interval" in known

@@ -178,7 +178,7 @@ def test_scikit_learn_can_clone_a_search_and_read_its_tags() -> None:
     ("estimator", "grid", "settings", "says"),
     [
         (LogisticRegression(), {"epsilon": [1.0, 2.0]}, {}, "tries 'epsilon'.*the budget is that of the whole search"),
-        (LogisticRegression(), {"rounds": [10]}, {}, "has 1 candidates"),
+        (LogisticRegression(), {"rounds": [10]}, {}, "has one candidate"),
         (LogisticRegression(), GRID, {"trials": 1.0}, "trials is 1.0"),
         (LogisticRegression(), GRID, {"holdout": 1.0}, "holdout is 1"),
         (LogisticRegression(batch_size=100), GRID, {}, "does not use Gaussian noise on all rows"),
@@ -237,7 +237,7 @@ def test_tune_protects_persons_and_refuses_a_number_without_a_range_before_anyth
     ("tried", "says"),
     [
         (["rounds"], "--try is 'rounds'"),
-        (["rounds=5"], "has 1 candidates"),
+        (["rounds=5"], "has one candidate"),
         (["epsilon=1,2"], "tries 'epsilon'"),
         (["rounds=5,6", "rounds=7,8"], "names rounds twice"),
         (["rounds=-5,6"], "rounds is -5"),

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from privopt.perexample.columns import Basis
 
 Known = Numeric | Categorical | Date
+EPOCH = 2000.0  # ranges are found by powers of two from 0, which tell years apart near a public year only
 WIDE = 50  # with more features than this, indicators are stored sparsely
 
 
@@ -237,9 +238,9 @@ def check_column(column: "pd.Series[Any]", kind: Kind) -> None:
 
 
 def years(column: "pd.Series[Any]", kind: Date) -> NDArray[np.float64]:
-    """The years of a column of dates, to estimate their range; a missing one counts as 2000."""
+    """The years of a column of dates, counted from `EPOCH`, to estimate their range; a missing one counts as `EPOCH`."""
     found = dates(column, missing=kind.missing, form=kind.format)
-    return found.dt.year.to_numpy(dtype=np.float64, na_value=2000.0)
+    return found.dt.year.to_numpy(dtype=np.float64, na_value=EPOCH) - EPOCH
 
 
 def _scale(values: NDArray[np.float64], kind: Numeric) -> NDArray[np.float64]:

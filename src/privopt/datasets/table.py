@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 
 IGNORE = 'or mark the column {"ignore": true} in the schema.'
+SAME_NAMES = "the frame has several columns of the same name. Give each its own."
 MISSING = "(missing)"  # the category of a missing value
 MOST_COMPARED = 1000  # how many names, and characters of each, are searched for one that was perhaps meant
 
@@ -62,7 +63,7 @@ class Columns:
                 + (" Collect it first." if hasattr(frame, "collect") else "")
             ) from None
         except nw.exceptions.DuplicateError:
-            raise InputError("the frame has several columns of the same name. Give each its own.") from None
+            raise InputError(SAME_NAMES) from None
         names = list(eager.columns)
         if unnamed := sum(not isinstance(name, str) for name in names):
             raise InputError(f"{unnamed} columns of the frame have names that are no text. Name them: frame.columns = [...].")

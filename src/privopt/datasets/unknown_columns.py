@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from privopt.datasets.encode import Encoding, Known, years
+from privopt.datasets.encode import EPOCH, Encoding, Known, years
 from privopt.datasets.schema import (
     Categorical,
     Date,
@@ -39,7 +39,8 @@ NOTHING_LEARNT = (
 NO_RANGE = "in which ranges {} lie: left out of the model. Declare them in a schema if they are publicly known."
 NO_CATEGORY = (
     "which values {} hold, which are read as text: left out of the model. If they are numbers, clean them (a decimal point, no "
-    "other signs); if their categories are publicly known, list them in a schema."
+    'other signs); if they are dates, say {{"type": "date"}} in a schema; if their categories are publicly known, list them '
+    "there."
 )
 INSIST = "Declare what it holds in a schema to train on it."
 FAILURE_SHARE = 0.05  # of δ pays for naming categories
@@ -109,7 +110,10 @@ def survey_columns(
             )
     if numeric:
         found |= _survey_numeric(columns, {name: kinds[name] for name in numeric}, noise, session)
-        paid.append(f"the ranges of {', '.join(numeric)}")
+        if unknown:
+            paid.append(f"the ranges of {', '.join(numeric[:unknown])}")
+        if inside := numeric[unknown:]:
+            paid.append(f"where almost all values of {', '.join(inside)} lie, within the declared ranges")
     if categorical:
         named = surveys.categories(
             [texts(columns[name]) for name in categorical],
@@ -165,9 +169,9 @@ def _resolved(kind: Kind, low: float, high: float, *, known: bool) -> Kind:
     if isinstance(kind, Numeric):
         return replace(kind, low=low, high=high)
     assert isinstance(kind, UnknownNumeric | Date)
-    if known:
-        return kind.between(low, high)
-    return kind.without_year if isinstance(kind, Date) else Ignored()
+    if isinstance(kind, Date):
+        return kind.between(low + EPOCH, high + EPOCH) if known else kind.without_year
+    return kind.between(low, high) if known else Ignored()
 
 
 def _list(names: list[str]) -> str:

@@ -99,7 +99,11 @@ class PrivateTrainer(Trainer):
         )
 
     def _usual_losses(self) -> Losses:
-        kind = getattr(self.accelerator.unwrap_model(self.model), "loss_type", None)
+        plain = self.accelerator.unwrap_model(self.model)
+        plain = plain.get_base_model() if hasattr(plain, "get_base_model") else plain  # of peft
+        kind = getattr(plain, "loss_type", None)
+        if kind is None and type(plain).__name__.endswith("LMHeadModel"):  # GPT-2 and others of its time are not named by it
+            kind = "ForCausalLM"
         problem = getattr(getattr(self.model, "config", None), "problem_type", None)
         if kind not in LOSSES or problem not in (None, "single_label_classification"):
             raise InputError(

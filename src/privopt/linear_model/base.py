@@ -251,6 +251,8 @@ def no_values_in_errors(X: Any, name: str = "X") -> Iterator[None]:
             raise InputError(f"Complex data not supported: {name} holds complex numbers.") from None
         if "could not convert" not in message:
             raise
+        if name == "y":
+            raise InputError("y holds text, but a regression needs numbers. LogisticRegression learns classes.") from None
         named = [str(column) for column, kind in getattr(X, "dtypes", {}).items() if kind.kind not in "biuf"]
         where = f"columns {', '.join(named)} of {name} hold" if named else f"{name} holds"
         raise InputError(f"{where} text, but a linear model needs numbers. Give a data frame, whose text is encoded.") from None

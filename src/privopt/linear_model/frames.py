@@ -6,6 +6,7 @@ from typing import Any
 import narwhals as nw
 
 from privopt.datasets import Columns, Encoding, Kind, Known, Schema, check_column, encode_quietly, is_unknown
+from privopt.datasets.table import SAME_NAMES
 from privopt.datasets.unknown_columns import count_features, feature_kinds, find_encoding, length_bound
 from privopt.errors import InputError
 from privopt.training.scaling import TrainingRows
@@ -19,7 +20,10 @@ def as_columns(X: Any, schema: Any) -> Columns | None:
     """
     if schema is not None:
         return Columns.of(X)
-    frame = nw.from_native(X, eager_only=True, pass_through=True) if hasattr(X, "columns") else X
+    try:
+        frame = nw.from_native(X, eager_only=True, pass_through=True) if hasattr(X, "columns") else X
+    except nw.exceptions.DuplicateError:
+        raise InputError(SAME_NAMES) from None
     if not isinstance(frame, nw.DataFrame):
         return None
     types = frame.collect_schema().dtypes()

@@ -124,6 +124,11 @@ def find_people(ids: Any, rows_per_person: Any, rows: int, budget: Budget | None
     if ids is None:
         if rows_per_person is not None:
             raise InputError("rows_per_person is for persons: say whose row each is, with persons=ids.")
+        if budget is not None and budget.unit == "person":
+            raise InputError(
+                f"the budget is for {UNITS[budget.unit]}, but whose row each is was not said. Give persons=ids, or leave out "
+                'unit="person" to protect each row by itself.'
+            )
         return None
     if torchrun:
         raise InputError("persons=… is for one process: in a torchrun job the rows of a person could be in two of them.")

@@ -118,7 +118,7 @@ def group_rows(ids: Any) -> list[Vector]:
     if ids.ndim != 1:
         raise InputError(f"ids have the shape {ids.shape}, but there is one for each row.")
     if any(one is None or one != one for one in ids.tolist()):
-        raise InputError("some rows have no id: every row belongs to a user. Leave such rows out.")
+        raise InputError("some rows have no id, so it is not known whose they are. Leave such rows out.")
     if ids.dtype == object:
         ids = np.array(list(map(str, ids)))
     _, first, inverse, counts = np.unique(ids, return_index=True, return_inverse=True, return_counts=True)

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from privopt import __version__
-from privopt.datasets import Categorical, Numeric
-from privopt.datasets.schema import INDICATOR, shortened
+from privopt.datasets import Categorical, Date, Known, Numeric
+from privopt.datasets.schema import INDICATOR
 from privopt.errors import InputError, PrivoptError
 from privopt.privacy.accountants import epsilon
 from privopt.privacy.budget import UNITS
@@ -253,6 +253,11 @@ class Contents:
         return tuple(found)
 
     @property
+    def hats(self) -> bool:
+        """Whether coefficients are the heights of piecewise linear curves of the numeric columns."""
+        return self.model.encoding is not None and self.model.names != self.model.encoding.names
+
+    @property
     def features(self) -> tuple[Feature, ...]:
         """The columns of an encoded table, and where their ranges come from."""
         if self.model.encoding is None:
@@ -260,7 +265,7 @@ class Contents:
         declared = _declared(self.asked)
         estimated = "estimated privately, inside this budget" if self.statement.private else "read off the data, without privacy"
         return tuple(
-            Feature(name, _values(kind), "declared in the schema: assumed public" if name in declared else estimated)
+            Feature(name, _values(kind), _origin(kind, declared.get(name), estimated))
             for name, kind in self.model.encoding.columns
         )
 
@@ -344,6 +349,20 @@ def _declared(asked: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
+def _origin(kind: Known, entry: object, estimated: str) -> str:
+    """Where the range or the values of a column come from: `entry` is what the schema says of it, which may be its type only."""
+    said = entry if isinstance(entry, Mapping) else {}
+    public = "declared in the schema: assumed public"
+    if isinstance(kind, Categorical):
+        return public if said.get("values") is not None else estimated
+    ends = kind.years if isinstance(kind, Date) else kind
+    if ends is None:
+        return public
+    if said.get("low") is None:
+        return estimated
+    return public if (said["low"], said.get("high")) == (ends.low, ends.high) else f"{estimated}, within the declared range"
+
+
 def _half_range(asked: Mapping[str, Any]) -> float | None:
     match asked.get("schema"):
         case {"target": {"low": int() | float() as low, "high": int() | float() as high}}:
@@ -351,15 +370,17 @@ def _half_range(asked: Mapping[str, Any]) -> float | None:
     return None
 
 
-def _values(kind: Any) -> str:
-    """What a column holds, in words; also of kinds that are not known here."""
-    if isinstance(kind, Numeric):
-        said = "are marked" if kind.missing == INDICATOR else f"count as {kind.missing}"
-        return f"{kind.low:.6g} to {kind.high:.6g}" + ("" if kind.missing is None else f"; missing ones {said}")
+def _values(kind: Known) -> str:
+    """What a column holds, in words."""
     if isinstance(kind, Categorical):
         more = len(kind.values) - NO_CATEGORIES_SHOWN
         return ", ".join(kind.values[:NO_CATEGORIES_SHOWN]) + (f" and {more} more" if more > 0 else "")
-    return shortened(kind.to_json())
+    ends = kind.years if isinstance(kind, Date) else kind
+    held = "" if ends is None else f"{ends.low:.6g} to {ends.high:.6g}"
+    if isinstance(kind, Date):
+        held = f"dates: {', '.join(kind.parts)}{held and f'; years {held}'}"
+    said = "are marked" if kind.missing == INDICATOR else f"count as {kind.missing}"
+    return held + ("" if kind.missing is None else f"; missing ones {said}")
 
 
 def _closed_form(parts: list[tuple[DpEvent, int]]) -> bool:

@@ -225,6 +225,18 @@ def _spending(contents: Contents, drawn: bool) -> str:
     return "\n".join([f"<p>{_text(words)}</p>", *plot, _details("The numbers of the plot", table) if drawn else table])
 
 
+_HALF_RANGES = (
+    "A number counts from −1 at the low end of its range to 1 at the high end, a category as 1 if it is the row's. So a "
+    "coefficient says how much the score moves over half a range, or with a category."
+)
+_HATS = (
+    "What a numeric column adds to the score is a curve of straight pieces. The coefficient “column at knot” is its height where "
+    "the column is at that knot, and between two knots the curve is the line through their heights. One knot of each column is "
+    "not listed: its height is 0. So compare the heights of one column with each other. The coefficient of a category says how "
+    "much the score moves with it."
+)
+
+
 def _model(contents: Contents, drawn: bool) -> str:
     model, found = contents.model, contents.coefficients
     parts = [f"<p>{_text(contents.kind[0].upper() + contents.kind[1:])}.</p>"]
@@ -234,10 +246,7 @@ def _model(contents: Contents, drawn: bool) -> str:
         count = sum(weights.size + biases.size for weights, biases in (*model.hidden, (model.slopes, model.intercepts)))
         return "\n".join([*parts, f"<p>Its {count} parameters have no meaning one by one, so none is listed.</p>"])
     if model.encoding is not None:
-        parts.append(
-            "<p>A number counts from −1 at the low end of its range to 1 at the high end, a category as 1 if it is the row's. So "
-            "a coefficient says how much the score moves over half a range, or with a category.</p>"
-        )
+        parts.append(f"<p>{_HATS if contents.hats else _HALF_RANGES}</p>")
     if contents.deviation_known:
         parts.append(
             f"<p>Noise was added once, and its size is known. An interval holds the coefficient before noise in "

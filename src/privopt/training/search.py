@@ -53,7 +53,8 @@ class Search:
 
     def __post_init__(self) -> None:
         if len(self.candidates) < 2:
-            raise InputError(f"a search has {len(self.candidates)} candidates; there are two or more to choose from.")
+            found = "one candidate" if self.candidates else "no candidate"
+            raise InputError(f"a search has {found}; it chooses from two or more.")
         for name in {name for one in self.candidates for name in one}:
             if name not in MAY_DIFFER:
                 raise InputError(

@@ -211,6 +211,6 @@ class silent:  # noqa: N801  # it reads as a phrase; a generator would take long
             raise InputError("there is not enough memory for one chunk of examples: use a smaller physical_batch_size.") from None
         raise InputError(
             f"reading a batch, the model or the loss failed ({type(error).__name__}), although made-up examples worked: some "
-            "example differs from them, perhaps by a token that is not in an embedding's table. Its message is not shown: "
-            "it may hold a private value."
+            "example differs from them, perhaps by a token that is not in an embedding's table, or by its length, which a "
+            "collate_fn pads. The message is not shown: it may hold a private value."
         ) from None
