@@ -120,7 +120,7 @@ def seeded(worker: int) -> None:
     pass
 
 
-@pytest.mark.parametrize("other", [{"collate_fn": tripled}, {"worker_init_fn": seeded}], ids=str)
+@pytest.mark.parametrize("other", [{"collate_fn": tripled}, {"worker_init_fn": seeded}], ids=["collate_fn", "worker_init_fn"])
 def test_a_state_is_not_replayed_with_another_loader(other: dict[str, Any]) -> None:
     """The same noise on batches that are put together in another way would reveal both."""
 
