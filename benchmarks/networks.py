@@ -80,10 +80,9 @@ def networks(blocks: int, models: tuple[str, ...] = MODELS, busy: float = BUSY) 
     names = ("non-private", "privopt", *(OPACUS if find_spec("opacus") else ()))
     for model in models:
         seconds, threads = timed(model, names, blocks, busy)
-        memory = {name: peak(model, name) for name in names}
-        yield from _rows(model, seconds, threads, memory)
+        yield from _rows(model, seconds, threads)
         if GHOST in names:
-            yield from _beside_opacus(model, seconds, memory)
+            yield from _beside_opacus(model, seconds)
         if model in OTHER_QUERIES:
             others, _ = timed(model, ("plain", "preconditioned", "difference", "two-gradients"), blocks, busy)
             for row, of, name, limit in (
@@ -100,6 +99,15 @@ def networks(blocks: int, models: tuple[str, ...] = MODELS, busy: float = BUSY) 
                     spread(others[row], " ms", 1e3),
                     {"ratio": middle(ratio)},
                 )
+
+
+def memory_of_networks(models: tuple[str, ...] = MODELS) -> Iterator[Row]:
+    """What a step of every model takes beyond model and data."""
+    if find_spec("torch") is None:
+        return
+    names = ("non-private", "privopt", *((GHOST,) if find_spec("opacus") else ()))
+    for model in models:
+        yield from _memory_rows(model, {name: peak(model, name) for name in names})
 
 
 def timed(model: str, names: tuple[str, ...], blocks: int, busy: float) -> tuple[dict[str, Array], dict[str, int]]:
@@ -140,7 +148,7 @@ def _section(model: str) -> str:
     return f"networks: {model}"
 
 
-def _rows(model: str, seconds: Mapping[str, Array], threads: Mapping[str, int], memory: Mapping[str, float]) -> Iterator[Row]:
+def _rows(model: str, seconds: Mapping[str, Array], threads: Mapping[str, int]) -> Iterator[Row]:
     for name, own in seconds.items():
         ratio = own / seconds["non-private"]
         median, low, high = middle(ratio)
@@ -151,19 +159,13 @@ def _rows(model: str, seconds: Mapping[str, Array], threads: Mapping[str, int], 
             spread(ratio, " ×"),
             f"≤ {limit} ×" if limit else "",
             median <= limit if limit else None,
-            f"{spread(own, ' ms', 1e3)}, {threads[name]} thread{'s' * (threads[name] > 1)}, {memory[name]:.1f} MB",
-            {
-                "ratio": median,
-                "quartiles": [low, high],
-                "memory_mb": memory[name],
-                "seconds": middle(own)[0],
-                "threads": threads[name],
-            },
+            f"{spread(own, ' ms', 1e3)}, {threads[name]} thread{'s' * (threads[name] > 1)}",
+            {"ratio": median, "quartiles": [low, high], "seconds": middle(own)[0], "threads": threads[name]},
             place=(model, name),
         )
 
 
-def _beside_opacus(model: str, seconds: Mapping[str, Array], memory: Mapping[str, float]) -> Iterator[Row]:
+def _beside_opacus(model: str, seconds: Mapping[str, Array]) -> Iterator[Row]:
     least = 2.0 if model in TWICE else 1.5
     best = min(OPACUS, key=lambda name: middle(seconds[name])[0])
     for name, limit in ((GHOST, least), (best, 1.0)):
@@ -176,12 +178,19 @@ def _beside_opacus(model: str, seconds: Mapping[str, Array], memory: Mapping[str
             middle(faster)[0] >= limit,
             numbers={"faster": middle(faster)},
         )
-    more = memory["privopt"] / memory[GHOST]
-    yield Row(
-        _section(model),
-        f"privopt's memory / {GHOST}'s",
-        f"{more:.2f} ×",
-        f"≤ {MEMORY} ×",
-        more <= MEMORY,
-        numbers={"memory": more},
-    )
+
+
+def _memory_rows(model: str, memory: Mapping[str, float]) -> Iterator[Row]:
+    for name, megabytes in memory.items():
+        place = (model, name)
+        yield Row(_section(model), f"{name}, memory", f"{megabytes:.2f} MB", numbers={"memory_mb": megabytes}, place=place)
+    if GHOST in memory:
+        more = memory["privopt"] / memory[GHOST]
+        yield Row(
+            _section(model),
+            f"privopt's memory / {GHOST}'s",
+            f"{more:.2f} ×",
+            f"≤ {MEMORY} ×",
+            more <= MEMORY,
+            numbers={"memory": more},
+        )

@@ -20,7 +20,7 @@ from rich.table import Table
 class Row:
     """One result. `required` says what it has to be; `passed` is `None` where nothing is required.
 
-    The numbers of a row with a `place` are in the file once more, under the two keys that it names.
+    The numbers of a row with a `place` are in the file once more, under the two keys that it names, with those of others there.
     """
 
     section: str
@@ -94,7 +94,7 @@ class Report:
         for row in self.rows:
             if row.place is not None:
                 outer, inner = row.place
-                content.setdefault(outer, {})[inner] = row.numbers
+                content.setdefault(outer, {}).setdefault(inner, {}).update(row.numbers or {})
         return content
 
     def show(self) -> None:

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import data, dpsrm, peers, smooth_erm
 from benchmarks.data import Array, Split
-from benchmarks.networks import networks
+from benchmarks.networks import memory_of_networks, networks
 from benchmarks.report import Report, Row, interleaved, middle, spread
 from privopt.checkpoint import Checkpoint
 from privopt.linear_model import LogisticRegression
@@ -326,11 +326,12 @@ SECTIONS = {
     "full-batch": full_batch_step,
     "small-batch": small_batch_step,
     "methods": methods,
-    "networks": lambda size: networks(size.blocks),
     "fit": whole_fit,
     "import": imports,
-    "memory": memory,
     "durability": durability,
+    "networks": lambda size: networks(size.blocks),
+    "memory": memory,
+    "memory of networks": lambda size: memory_of_networks(),
 }
 
 

@@ -66,8 +66,9 @@ SECONDS = {"non-private": 1.0, "privopt": 1.4, "opacus-ghost": 3.0, "opacus-hook
 def judged(seconds: dict[str, float], memory: dict[str, float]) -> list[report.Row]:
     blocks, threads = {name: np.full(3, value) for name, value in seconds.items()}, dict.fromkeys(seconds, 1)
     return [
-        *networks._rows("mlp-128", blocks, threads, memory),
-        *networks._beside_opacus("mlp-128", blocks, memory),
+        *networks._rows("mlp-128", blocks, threads),
+        *networks._beside_opacus("mlp-128", blocks),
+        *networks._memory_rows("mlp-128", memory),
     ]
 
 
@@ -90,4 +91,5 @@ def test_the_file_holds_each_model_s_contenders_under_their_names(tmp_path: Path
     found = json.loads((tmp_path / "rows.json").read_text())
     assert found["mlp-128"]["privopt"]["ratio"] == pytest.approx(1.4)
     assert found["mlp-128"]["opacus-ghost"]["memory_mb"] == 10.0
-    assert len(found["rows"]) == 8
+    assert found["mlp-128"]["opacus-ghost"]["ratio"] == 3.0
+    assert len(found["rows"]) == 13
