@@ -26,8 +26,9 @@ import scipy.sparse as sp
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.data import folder
 from privopt.federated.answers import Reply, Request
+
+from benchmarks.data import folder
 from privopt.federated.nodes import NodesInProcess
 from privopt.federated.training import FederatedSettings, ModelFacts, train_federation
 from privopt.methods.problem import SideFacts, multinomial_facts

@@ -6,7 +6,7 @@ import sys
 def main() -> None:
     """Run the command line."""
     try:
-        from privopt.cli import app
+        from privopt.cli.application import app
 
         app()
     except KeyboardInterrupt:

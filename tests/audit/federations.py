@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from privopt.federated.answers import Request
-from privopt.federated.nodes import FederatedOracle, NodesInProcess
+from privopt.federated.nodes import FederatedOracle, NodesInProcess, Request
 from privopt.federated.training import FederatedSettings, ModelFacts, check_federation, train_federation
 from privopt.measure.clips import adaptive
 from privopt.measure.measurement import Measurement

@@ -123,7 +123,7 @@ def test_the_command_is_defined_without_loading_numpy() -> None:
 
 
 def test_it_is_among_the_commands() -> None:
-    from privopt.cli import app as whole
+    from privopt.cli.application import app as whole
 
     result = CliRunner().invoke(whole, ["bounds", "--help"])
     assert result.exit_code == 0

@@ -125,7 +125,17 @@ def test_unknown_categories_and_missing_columns_at_prediction(tmp_path: Path) ->
 
 def test_the_installed_command_runs_and_refuses_without_a_traceback(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "from privopt.cli import app; app()", "train", "nowhere.csv", "--target", "y", "--epsilon", "1"],
+        [
+            sys.executable,
+            "-c",
+            "from privopt.cli.application import app; app()",
+            "train",
+            "nowhere.csv",
+            "--target",
+            "y",
+            "--epsilon",
+            "1",
+        ],
         capture_output=True,
         text=True,
         cwd=tmp_path,

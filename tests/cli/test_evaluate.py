@@ -12,7 +12,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 from typer.testing import CliRunner
 
 from privopt import Ledger
-from privopt.cli import app
+from privopt.cli.application import app
 from privopt.datasets import Categorical, Numeric, Schema
 from privopt.privacy.statement import Statement
 from tests.cli.typed import privopt

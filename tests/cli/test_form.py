@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from privopt.cli import app
+from privopt.cli.application import app
 from privopt.datasets import Categorical, Ignored, Numeric, Schema, UnknownCategorical, UnknownNumeric
 from tests.cli.typed import privopt
 

@@ -23,7 +23,7 @@ class Interrupted:
             raise KeyboardInterrupt
 
 sys.meta_path.insert(0, Interrupted())
-from privopt.cli import app
+from privopt.cli.application import app
 app(sys.argv[2:])
 """
 

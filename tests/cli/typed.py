@@ -2,7 +2,7 @@
 
 from typer.testing import CliRunner
 
-from privopt.cli import app
+from privopt.cli.application import app
 
 
 def privopt(*arguments: object, code: int = 0) -> str:

@@ -28,7 +28,7 @@ PLACES = {"dp-adam": 4, "surveys": 5}  # of the kills; elsewhere one
 
 def command(*arguments: str) -> None:
     """As in a terminal, but that every round is paid for and saved apart."""
-    from privopt.cli import app
+    from privopt.cli.application import app
 
     privopt.loop.DURABILITY = 1e9
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as errors:

@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from privopt.cli import app
+from privopt.cli.application import app
 from privopt.datasets import Schema
 from privopt.methods import METHODS
 

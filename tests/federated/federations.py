@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from privopt.federated.answers import Reply, Request, answer
-from privopt.federated.nodes import FederatedOracle, NodesInProcess
+from privopt.federated.nodes import FederatedOracle, NodesInProcess, Reply, Request, answer
 from privopt.federated.training import ModelFacts
 from privopt.methods.problem import logistic_facts
 from privopt.perexample.grads import Vector
@@ -68,7 +67,7 @@ class FaultyNodes:
             if fault is None:
                 continue
             reply = fault(reply)
-            if (why := reply.refused(request)) is None:
+            if (why := reply.find_fault(request)) is None:
                 replies[node] = reply
             else:
                 self.refused[node] = why

@@ -12,8 +12,8 @@ from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
 
 from privopt.errors import NodesMissing
 from privopt.federated import flower_nodes
-from privopt.federated.answers import Request
 from privopt.federated.flower_nodes import FlowerNodes
+from privopt.federated.nodes import Request
 from privopt.measure.clips import l2
 from tests.federated.federations import LOCAL
 from tests.federated.in_process import Nodes

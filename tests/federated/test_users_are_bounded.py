@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from privopt.errors import CompositionError
-from privopt.federated.answers import Reply, Request, answer
-from privopt.federated.nodes import FederatedOracle, NodesInProcess
+from privopt.federated.nodes import FederatedOracle, NodesInProcess, Reply, Request, answer
 from privopt.measure.clips import automatic, l2, per_layer
 from privopt.measure.measurement import Measurement
 from privopt.measure.mechanisms import gaussian
@@ -122,8 +121,8 @@ def test_a_faulty_answer_counts_as_no_answer(fault: str) -> None:
 def test_a_node_s_sum_is_bounded_by_what_its_users_may_contribute() -> None:
     """A node that does not clip is found out when its sum is longer than its users could make it."""
     request = Request(np.zeros(3), None, LOCAL, l2(1.0), np.arange(4))
-    assert Reply(np.array([4.0, 0, 0]), 4, 4).refused(request) is None
-    assert Reply(np.array([4.01, 0, 0]), 4, 4).refused(request) is not None
+    assert Reply(np.array([4.0, 0, 0]), 4, 4).find_fault(request) is None
+    assert Reply(np.array([4.01, 0, 0]), 4, 4).find_fault(request) is not None
 
 
 @pytest.mark.parametrize("drawn", [[], [0], [0, 5], range(9)], ids=len)

@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from privopt.cli import app as application
+from privopt.cli.application import app as application
 from privopt.datasets import Schema
 from privopt.errors import CompositionError, InputError
-from privopt.federated.answers import Request, answer
-from privopt.federated.nodes import NodesInProcess
+from privopt.federated.nodes import NodesInProcess, Request, answer
 from privopt.federated.training import FederatedSettings, train_federation
 from privopt.measure.clips import l2
 from privopt.measure.measurement import Measurement

@@ -13,7 +13,7 @@ import pandas as pd
 from click.testing import Result
 from typer.testing import CliRunner
 
-from privopt.cli import app
+from privopt.cli.application import app
 
 SECRET = "Zebrafish"  # stands in cells, and must not be in any output
 MEMORY = 1_500_000_000  # bytes that a process may map: the libraries alone take most of a gigabyte
@@ -58,7 +58,7 @@ def start(
             resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
 
     return subprocess.run(
-        [sys.executable, "-c", "from privopt.cli import app; app()", *map(str, arguments)],
+        [sys.executable, "-c", "from privopt.cli.application import app; app()", *map(str, arguments)],
         stdout=subprocess.PIPE if output is None else output,
         stderr=subprocess.PIPE,
         text=True,

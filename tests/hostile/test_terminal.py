@@ -50,7 +50,7 @@ def test_a_file_name_that_is_not_expected_cannot_write_to_the_terminal() -> None
 def test_classes_are_escaped_on_a_terminal_and_not_in_a_pipe(tmp_path: Path) -> None:
     file, out = evil_rows(tmp_path / "rows.csv"), tmp_path / "run"
     assert run(*train(file, "--out", out)).exit_code == 0
-    command = [sys.executable, "-c", "from privopt.cli import app; app()", "predict", str(out), str(file)]
+    command = [sys.executable, "-c", "from privopt.cli.application import app; app()", "predict", str(out), str(file)]
     piped = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "\x1b[2J" in piped.stdout
     reader, writer = pty.openpty()

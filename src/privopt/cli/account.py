@@ -10,7 +10,7 @@ import typer
 
 from privopt.errors import InputError
 from privopt.limits import MOST_EXAMPLES, MOST_ROUNDS
-from privopt.privacy.budget import Budget, Neighbours, cautions, default_delta, describe_neighbours
+from privopt.privacy.budget import Budget, Neighbours, cautions, default_delta, describe_neighbours, strongest_attacker
 
 if TYPE_CHECKING:
     from privopt.privacy.events import DpEvent
@@ -147,8 +147,8 @@ def event(sampling: Sampling, n: int, batch: int, rounds: int, noise: float) -> 
 
 
 def reading(epsilon: float, delta: float, neighbours: Neighbours) -> str:
-    """The guarantee as a bet: with even odds before, (ε, δ)-DP lets nobody guess right more often than (e^ε + δ)/(1 + e^ε)."""
-    chance = 1 - (1 - delta) / (1 + math.exp(min(epsilon, 700.0)))
+    """The guarantee as a bet with even odds."""
+    chance = strongest_attacker(epsilon, delta).success
     question = "whether one example was used" if neighbours == "add-remove" else "which of two records one example was"
     best = f"{100 * chance:.1f} %" if chance < 0.9995 else "practically 100 %"
     return f"Whoever sees the model and flips a coin over {question} is right half the time; nobody can do better than {best}."

@@ -14,8 +14,7 @@ import typer
 from privopt.cli.account import check_count, check_positive, checked_delta, event, show_cautions
 from privopt.errors import InputError
 from privopt.limits import MOST_EXAMPLES, MOST_ROUNDS
-from privopt.privacy.attacker import describe_attacker, strongest_attacker
-from privopt.privacy.budget import Budget, Neighbours, cautions
+from privopt.privacy.budget import Budget, Neighbours, cautions, describe_attacker, strongest_attacker
 
 # ---------------------------------------------------------------- methods
 

@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordD
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
-from privopt.federated.answers import Request, answer
+from privopt.federated.nodes import Request, answer
 from privopt.measure.clips import automatic, l2
 from privopt.perexample.grads import Vector
 from privopt.perexample.user_vectors import LocalSteps, Users

@@ -16,8 +16,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from privopt.errors import NodesMissing
-from privopt.federated.answers import Reply, Request
 from privopt.federated.flower_client import Plan
+from privopt.federated.nodes import Reply, Request
 from privopt.measure.clips import automatic
 
 LOG = logging.getLogger("privopt.federated")
@@ -175,5 +175,5 @@ def _read(message: Message, request: Request) -> tuple[Reply | None, str]:
         reply = Reply(np.asarray(total, dtype=float), int(said["within"]), int(said["users"]))
     except Exception:  # whatever a node sends
         return None, "it is not an answer to a request"
-    why = reply.refused(request)
+    why = reply.find_fault(request)
     return (reply, "") if why is None else (None, why)

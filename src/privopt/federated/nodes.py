@@ -6,21 +6,87 @@ drawn: the noise is the same.
 
 Sampling hides a user only as long as nobody learns who was drawn. So every node is asked in every round, also one none of whose
 users were drawn: which nodes answer, and whether a run stops because none does, then tells nothing about the draw.
+
+Little is imported here: Flower starts a process of a node for each message.
 """
 
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from privopt.errors import CompositionError, InputError
-from privopt.federated.answers import Reply, Request, answer
 from privopt.measure.clips import automatic, l2
 from privopt.measure.randomness import Rng, generator
 from privopt.perexample.grads import ClipFactors, PerExampleGrads, Rows, Vector
-from privopt.perexample.user_vectors import LocalSteps, Users
+from privopt.perexample.user_vectors import LocalSteps, Users, clipped_sum
+
+ROUNDING = 1e-9  # by how much a sum of clipped vectors may exceed its bound
+DEVIATIONS = 10.0  # of the length of a node's own noise, beyond which its answer is refused
+
+
+# ---------------------------------------------------------------- one node
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What a node is asked: the clipped sum of these users' vectors, with noise of this deviation."""
+
+    parameters: Vector
+    scale: Vector | None
+    local: LocalSteps
+    clip: l2 | automatic
+    users: Vector  # numbered from 0 within the node
+    deviation: float = 0.0
+
+    @property
+    def longest(self) -> float:
+        """The length that no honest answer exceeds (with noise: in less than one answer in 10²⁰)."""
+        noise = self.deviation * (math.sqrt(len(self.parameters)) + DEVIATIONS)
+        return len(self.users) * self.clip.bound * (1 + ROUNDING) + noise
+
+
+@dataclass(frozen=True, eq=False)
+class Reply:
+    """What a node answers. `within` counts users whose vectors were short enough as they were; it is 0 beside a noisy sum."""
+
+    total: Vector
+    within: int
+    users: int
+
+    def find_fault(self, request: Request) -> str | None:
+        """Why this cannot be the answer to a request; `None` if it can."""
+        if self.users != len(request.users):
+            return "it speaks for more or fewer users than it was asked about"  # how many those are is secret
+        if self.total.shape != request.parameters.shape:
+            return f"its sum has the shape {self.total.shape}, but the model has {len(request.parameters)} parameters"
+        if not 0 <= self.within <= self.users:
+            return "it counts more short vectors than it has users, or fewer than none"
+        with np.errstate(all="ignore"):
+            length = float(np.linalg.norm(self.total))
+        if not length <= request.longest:
+            return "its sum is not finite" if not math.isfinite(length) else "its sum is longer than its users may make it"
+        return None
+
+
+def answer(users: Users, request: Request, rng: Rng | None = None) -> Reply:
+    """Answer a request, on the node.
+
+    **Guarantee** One user moves the sum by at most the clip's bound (`clipped_sum`). Noise, if it is asked for, is drawn here,
+    from the node's own generator: the server cannot subtract it. Beside a noisy sum nothing exact is told.
+    """
+    total, within = clipped_sum(users, request.users.tolist(), request.parameters, request.local, request.scale, request.clip)
+    if request.deviation:
+        from privopt.measure.mechanisms import gaussian  # accounting comes with it, which other answers do not wait for
+
+        total, within = gaussian(request.deviation).release(total, 1.0, generator() if rng is None else rng), 0
+    return Reply(total, within, len(request.users))
+
+
+# ---------------------------------------------------------------- all of them, for the server
 
 
 class Nodes(Protocol):
@@ -48,7 +114,7 @@ class NodesInProcess:
 
     def ask(self, requests: Mapping[int, Request]) -> dict[int, Reply]:
         replies = {node: answer(self._nodes[node], request, self._rng(node, request)) for node, request in requests.items()}
-        return {node: reply for node, reply in replies.items() if reply.refused(requests[node]) is None}
+        return {node: reply for node, reply in replies.items() if reply.find_fault(requests[node]) is None}
 
     def _rng(self, node: int, request: Request) -> Rng | None:
         if self._seed is None:

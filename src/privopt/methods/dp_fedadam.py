@@ -8,9 +8,10 @@ Symbols: s -> local_steps, η_l -> local_rate, η -> learning_rate, β₁ -> fir
 from privopt.measure.clips import Clip
 from privopt.measure.queries import client_update
 from privopt.measure.samplers import Sampler, full_batch
-from privopt.methods.dp_fedavg import LOCAL_OPTIONS, Clipping, Noise, federated_clip, federated_round
-from privopt.methods.federated_rules import adaptive_server_defaults
+from privopt.methods.dp_fedavg import LOCAL_OPTIONS, Clipping, Noise, federated_clip, federated_defaults, federated_round
 from privopt.methods.method import DECAY, NOT_NEGATIVE, Method
+from privopt.methods.problem import Problem
+from privopt.methods.rules import Arguments
 from privopt.perexample.user_vectors import LocalSteps
 from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import ReleaseRule, last
@@ -47,10 +48,16 @@ def dp_fedadam(
     return Recipe(rounds, always(asked), adam(learning_rate, first_decay, second_decay, stability), release, regularizer)
 
 
+def defaults(problem: Problem, noise_multiplier: float) -> Arguments:
+    """For a server that divides its steps by the size of changes, as Adam does."""
+    found, noise, allowed = federated_defaults(problem, noise_multiplier, 1.0)
+    return {**found, "learning_rate": allowed, "stability": max(noise, found["clip_bound"] / problem.row_norm * 1e-3)}
+
+
 METHOD = Method(
     "dp-fedadam",
     dp_fedadam,
-    adaptive_server_defaults,
+    defaults,
     paper="Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: Adaptive Federated Optimization",
     summary="as dp-fedavg, with Adam on the server",
     options={**LOCAL_OPTIONS, "first_decay": DECAY, "second_decay": DECAY, "stability": NOT_NEGATIVE},

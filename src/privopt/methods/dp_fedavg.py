@@ -4,6 +4,8 @@ McMahan, Ramage, Talwar, Zhang, Learning Differentially Private Recurrent Langua
 Reddi, Smith (AdaDPS), Algorithm 3 with A = 1 and server momentum.
 Symbols: s -> local_steps, η -> local_rate, C -> clip_bound, σ -> noise_multiplier, b -> cohort, server learning rate ->
 learning_rate, server momentum -> momentum_decay
+
+Clips, noise, options and default rules here are those of all federated methods.
 """
 
 import math
@@ -17,11 +19,12 @@ from privopt.measure.queries import Term, client_update
 from privopt.measure.samplers import Sampler, full_batch
 from privopt.measure.shared_noise import shared_noise
 from privopt.measure.units import each_user
-from privopt.methods.federated_rules import averaging_defaults
 from privopt.methods.method import COUNT, DECAY, POSITIVE, SLOT, Method, one_of
+from privopt.methods.problem import Problem
+from privopt.methods.rules import MOMENTUM, Arguments
 from privopt.perexample.user_vectors import LocalSteps
 from privopt.postprocess.regularizers import Regularizer
-from privopt.postprocess.release import ReleaseRule, last
+from privopt.postprocess.release import ReleaseRule, average, last
 from privopt.postprocess.updates import Schedule, descent
 from privopt.recipe import Recipe, always
 
@@ -91,6 +94,64 @@ def federated_round(
     if device_noise is None or cohort is None:
         raise CompositionError('noise="paper" is that of each of b devices: say how many take part in a round, cohort=b.')
     return shared_noise(sampling, term, device_noise * math.sqrt(cohort))
+
+
+ROUNDS = 40
+LOCAL_STEPS, LOCAL_BATCH = 5, 32
+AHEAD = 2.0
+
+
+def federated_defaults(problem: Problem, noise_multiplier: float, longer: float) -> tuple[Arguments, float, float]:
+    """The defaults but for the server's step; the noise on each coordinate of a mean change; the step that noise allows.
+
+    Rounds are few, because each sends the model to every node; a user's steps cost next to nothing beside that. `longer` is how
+    many times as long as a gradient the vectors are that local steps follow.
+
+    - A user takes s = 5 steps. Their rate is the longest that is stable for rows of length R, η = 1/(L R²) with the smoothness L
+      of the loss; with a network, R is the length of a typical gradient of its score.
+    - A user's change is then at most s η times the gradient of a row. As for rows, the clip bound C is that of a typical row, and
+      grows with √q towards the largest possible one, where q = b√T/(z f) is what the budget makes of b users in each of T rounds.
+    - Cohorts are as large as possible, up to 1000 users: noise falls with their size.
+    - The server's step is what lets noise displace the score of a typical row by κ, as for rows.
+    """
+    loss, row_norm, cohort = problem.loss, problem.row_norm, problem.batch
+    chosen, options = problem.chosen, problem.chosen.options
+    rounds = chosen.rounds or ROUNDS
+    steps = options.get("local_steps", LOCAL_STEPS)
+    rate = options.get("local_rate", 1 / (problem.smoothness * longer))
+    quality = cohort * math.sqrt(rounds) / (max(noise_multiplier, 1e-12) * problem.width)
+    growth = max(1.0, math.sqrt(quality / loss.outputs) / 3)
+    bound = chosen.bound
+    if bound is None:
+        bound = steps * rate * row_norm * longer * min(loss.residual * growth, loss.largest)
+    limited = 1 / math.sqrt(1 / quality**2 + problem.width / (cohort * rounds))
+    shake = loss.reach * min(max(limited ** (1 / 3), 0.25), 4.0)
+    device = options.get("device_noise")
+    found = {
+        "rounds": rounds,
+        "sampling": problem.sampler,
+        "regularizer": problem.regularizer,
+        "clip_bound": bound,
+        "local_steps": steps,
+        "local_rate": rate,
+        "local_batch": LOCAL_BATCH,
+        "release": average("last half"),
+        **({} if device is None else {"cohort": cohort, "noise_multiplier": device * math.sqrt(cohort)}),
+    }
+    return found, noise_multiplier * bound / cohort, shake / (row_norm * math.sqrt(rounds))
+
+
+def averaging_defaults(problem: Problem, noise_multiplier: float, longer: float = 1.0) -> Arguments:
+    """For the mean of changes, with momentum.
+
+    Noise of zC/b on each coordinate of the mean adds up to α/(1 − β) · √T zC/b with momentum β, which may displace a score by κ.
+    α is at most a whole mean change, 1 − β in the long run, times `AHEAD`: users agree about some directions, in which the mean
+    may be trusted further.
+    """
+    found, noise, allowed = federated_defaults(problem, noise_multiplier, longer)
+    decay = problem.chosen.options.get("momentum_decay", MOMENTUM)
+    rate = min(allowed / max(noise, 1e-300), AHEAD) * (1 - decay)
+    return {**found, "learning_rate": rate, "momentum_decay": decay}
 
 
 LOCAL_OPTIONS = {

@@ -10,9 +10,10 @@ from privopt.measure.clips import Clip
 from privopt.measure.queries import client_update
 from privopt.measure.samplers import Sampler, full_batch
 from privopt.methods.adadps import Rule, known_scale
-from privopt.methods.dp_fedavg import LOCAL_OPTIONS, Clipping, Noise, federated_clip, federated_round
-from privopt.methods.federated_rules import divided_averaging_defaults
+from privopt.methods.dp_fedavg import LOCAL_OPTIONS, Clipping, Noise, averaging_defaults, federated_clip, federated_round
 from privopt.methods.method import DECAY, NOT_NEGATIVE, SCALE, Method, one_of
+from privopt.methods.problem import Problem
+from privopt.methods.rules import Arguments
 from privopt.perexample.user_vectors import LocalSteps
 from privopt.postprocess.regularizers import Regularizer
 from privopt.postprocess.release import ReleaseRule, last
@@ -57,10 +58,18 @@ def fed_adadps(
     return Recipe(rounds, always(asked), descent(learning_rate, momentum_decay), release, regularizer, side)
 
 
+def defaults(problem: Problem, noise_multiplier: float) -> Arguments:
+    """Those of DP-FedAvg for changes whose steps are divided by A: as in the rule of AdaDPS, they are `longer` times as long."""
+    assert problem.side is not None
+    side = problem.side
+    found = averaging_defaults(problem, noise_multiplier, longer=side.scaled_norm / problem.row_norm)
+    return {**found, "public": side.public, "scale": side.scale, **({"stability": side.stability} if side.scale is None else {})}
+
+
 METHOD = Method(
     "fed-adadps",
     fed_adadps,
-    divided_averaging_defaults,
+    defaults,
     paper="Li, Zaheer, Reddi, Smith: Private Adaptive Optimization with Side Information",
     summary="as dp-fedavg, with local steps divided by what is publicly known of the size of gradients",
     options={

@@ -22,7 +22,7 @@ from privopt.datasets import Categorical, Date, Known, Numeric
 from privopt.datasets.schema import INDICATOR
 from privopt.errors import InputError, PrivoptError
 from privopt.privacy.accountants import epsilon
-from privopt.privacy.budget import UNITS
+from privopt.privacy.budget import UNITS, strongest_attacker
 from privopt.privacy.events import (
     DpEvent,
     FailureDpEvent,
@@ -164,15 +164,10 @@ class Contents:
 
     @property
     def guess(self) -> float | None:
-        """How often an attacker is right, at most, about one unit that a fair coin put into the data or not.
-
-        (e^ε + δ)/(e^ε + 1): an (ε, δ)-DP release has a true positive rate of at most e^ε × the false positive rate + δ, and the
-        same for the rates of negatives (Kairouz, Oh, Viswanath 2015). Both add up to that bound on the mean of the two.
-        """
+        """How often an attacker is right, at most, about one unit that a fair coin put into the data or not."""
         if not self.statement.private:
             return None
-        ratio = math.exp(-self.statement.epsilon)  # which cannot overflow
-        return (1 + self.statement.budget.delta * ratio) / (1 + ratio)
+        return strongest_attacker(self.statement.epsilon, self.statement.budget.delta).success
 
     @property
     def strength(self) -> str:

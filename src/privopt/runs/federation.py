@@ -21,8 +21,7 @@ from privopt.datasets import Categorical, Columns, Date, Encoding, Ignored, Kind
 from privopt.datasets.unknown_columns import survey_columns
 from privopt.durable import write_atomically
 from privopt.errors import Diverged, InputError, LedgerError, NodesMissing, PrivoptError
-from privopt.federated.answers import Reply, Request
-from privopt.federated.nodes import Nodes, NodesInProcess
+from privopt.federated.nodes import Nodes, NodesInProcess, Reply, Request
 from privopt.federated.training import ModelFacts, check_federation, train_federation
 from privopt.loop import check_finite
 from privopt.methods import Method
