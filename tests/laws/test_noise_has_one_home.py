@@ -63,7 +63,7 @@ DRAWN = {  # by these names, and by no others
     "nets/ranked.py": {"randint"},  # the seed of dropout, the same for all ranks
     "nets/identity.py": {"rand", "randn", "Generator"},  # made-up examples
     "nets/data.py": {"Generator"},
-    "nets/loops.py": {"from_key"},  # which rows of a person count
+    "nets/private_loop.py": {"from_key"},  # which rows of a person count
     "nets/loading.py": {"Generator"},  # of a loader of workers, which draws nothing with it
     "nets/scattering.py": {"rand", "Generator"},  # made-up images
     "nets/facts.py": {"randn", "Generator"},  # made-up moves of parameters

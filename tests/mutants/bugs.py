@@ -554,7 +554,7 @@ BUGS = (
     ),
     Bug(
         "a resumed loop draws other rows of persons",
-        "nets/loops.py",
+        "nets/private_loop.py",
         '        self._row_key = state["rows of persons"]\n',
         "",
         ("tests/nets/test_persons.py",),

@@ -14,7 +14,7 @@ from privopt.measure.randomness import generator
 from privopt.measure.samplers import poisson
 from privopt.methods.dp_adam_bc import dp_adam_bc
 from privopt.nets import fit
-from privopt.nets.fitting import run_network
+from privopt.nets.network_run import run_network
 from privopt.perexample.networks.torch_oracle import TorchOracle
 from privopt.postprocess.release import last
 from privopt.privacy.events import GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent, atoms

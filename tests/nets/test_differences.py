@@ -16,7 +16,7 @@ from privopt.methods.dp_agd import dp_agd
 from privopt.methods.dp_srm import dp_srm
 from privopt.methods.spiderboost import spiderboost
 from privopt.nets import fit
-from privopt.nets.fitting import _Repeatable
+from privopt.nets.network_run import _Repeatable
 from privopt.perexample.networks import TorchOracle
 from privopt.perexample.networks.rng import Dropout
 from privopt.privacy.events import GaussianDpEvent, PoissonSampledDpEvent, PureDpEvent, atoms

@@ -329,14 +329,14 @@ def test_workers_read_only_the_round_that_is_drawn() -> None:
     """What is read ahead is of a round whose payment comes with its first step."""
     model = tanh_network()
     private = begun(model, DataLoader(Augmented(), batch_size=60, num_workers=2), physical_batch_size=25)
-    private._checked = True  # without a rehearsal
+    private._check.done = True  # without a rehearsal
     batches = iter(private.loader)
     next(batches)
     assert not private.ledger.entries
     assert private._open is not None
     assert len(private._examples._tasks) == len(private._open.parts)
     first = next(iter(private.loader))[0]  # the round was left before it was begun, and comes again
-    private._checked = True
+    private._check.done = True
     again: Any = private._open
     assert len(first) == len(again.parts[0])
     trained(private, classified(model))
@@ -455,7 +455,7 @@ def test_a_forward_pass_outside_of_the_closure_is_answered() -> None:
     model = tanh_network()
     for checked in (False, True):
         private = begun(model, tensor_rows(), batch_size=60)
-        private._checked = checked
+        private._check.done = checked
         with pytest.raises(UnsupportedLoss, match="Call the model inside of the function"):  # noqa: PT012
             for inputs, targets in private.loader:
                 output = model(inputs)

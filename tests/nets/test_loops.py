@@ -559,7 +559,7 @@ def broken() -> Tensor:
 
 def fail(private: Private, pieces: int = 1) -> None:
     """Fail in the piece with this number of the next round."""
-    private._checked = True  # without a rehearsal
+    private._check.done = True  # without a rehearsal
     loader = iter(private.loader)
     for _ in range(pieces - 1):
         inputs, targets = next(loader)
@@ -599,7 +599,7 @@ def test_a_round_that_is_left_before_its_first_step_comes_again_for_free() -> No
 
 def test_a_round_that_is_left_after_its_first_step_is_spent_with_a_warning() -> None:
     private = begun(rounds=3)
-    private._checked = True  # without a rehearsal
+    private._check.done = True  # without a rehearsal
     inputs, targets = next(iter(private.loader))
     assert not private.step(lambda: losses(private.model, inputs, targets))
     with pytest.warns(PrivoptWarning, match="left inside a round.*spent") as caught:

@@ -131,7 +131,7 @@ def test_checking_changes_no_step() -> None:
         model = nn.Sequential(spectral_norm(nn.Linear(6, 8)), nn.Dropout(0.5), nn.Linear(8, 2))
         model[0].parametrizations.weight.original.requires_grad_(False)  # type: ignore[union-attr]
         loop = private(model)
-        loop._checked = checked
+        loop._check.done = checked
         run(loop, in_place)
         ends.append(torch.cat([value.reshape(-1) for value in model.state_dict().values()]))
     assert torch.equal(*ends)
@@ -151,7 +151,7 @@ def test_losses_that_cannot_be_told_are_checked_in_the_next_round() -> None:
 def test_batches_of_one_are_checked_alone_where_no_piece_has_more() -> None:
     loop = private(tanh_network(), rounds=1, physical_batch_size=1)
     assert run(loop, HONEST["losses"]).rounds == 1
-    assert loop._checked
+    assert loop._check.done
 
 
 def test_a_closure_with_a_generator_of_its_own_is_told_what_to_use() -> None:

@@ -15,7 +15,7 @@ from privopt import Budget, Ledger
 from privopt.errors import CompositionError, InputError, PrivoptError
 from privopt.measure.clips import adaptive, automatic, per_layer
 from privopt.nets import fit, fitting, loops, make_private
-from privopt.nets.loops import Private
+from privopt.nets.private_loop import Private
 from privopt.perexample.networks import TorchPersonOracle
 from privopt.perexample.persons import Persons
 from privopt.privacy.events import PoissonSampledDpEvent, atoms

@@ -13,7 +13,7 @@ from torch import Tensor
 from privopt.errors import InputError
 from privopt.nets.choices import count_passes, need_batch_size
 from privopt.nets.loading import Examples
-from privopt.nets.loops import Private
+from privopt.nets.private_loop import Private
 
 
 class Turns:

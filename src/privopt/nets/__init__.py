@@ -4,7 +4,8 @@ import privopt.measure.randomness.torch_noise  # noqa: F401  # what is missing i
 from privopt.measure.clips import automatic, per_layer
 from privopt.nets.facts import clipped_sum, per_example_norms
 from privopt.nets.fitting import Fitted, fit
-from privopt.nets.loops import Private, make_private
+from privopt.nets.loops import make_private
+from privopt.nets.private_loop import Private
 from privopt.nets.ranks import Shard
 from privopt.nets.scattering import ImageFeatures
 from privopt.nets.views import Views

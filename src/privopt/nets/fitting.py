@@ -1,24 +1,21 @@
-"""`fit`: a private model in one call; and the run of a recipe on a network, with dropout that a replay repeats."""
+"""`fit`: a private model in one call."""
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from privopt.checkpoint import Checkpoint
 from privopt.errors import InputError, warn
-from privopt.loop import Result, check_finite, run
 from privopt.measure.clips import Clip
-from privopt.measure.randomness import Rng
 from privopt.measure.units import each_person
 from privopt.methods import Method, check_delta, find_method
-from privopt.methods.problem import NETWORK_BATCH, Choices, Problem, SideFacts
+from privopt.methods.problem import NETWORK_BATCH, Choices, Problem
 from privopt.needs import Offer
 from privopt.nets.choices import (
     Independence,
@@ -36,90 +33,26 @@ from privopt.nets.choices import (
     need_batch_size,
     require,
 )
-from privopt.nets.data import PublicExamples, as_model, content, describe_public, physical_batch_size, public_loss
-from privopt.nets.facts import count_inputs, facts_of_loss, find_stable_move, gradient_facts, probe_gradients, typical_norm
+from privopt.nets.data import as_model, content, describe_public, public_loss
+from privopt.nets.facts import facts_of_loss
 from privopt.nets.identity import identify, probe_model
-from privopt.nets.loading import OWN_COLLATION, Examples, split_pair
+from privopt.nets.loading import Examples, split_pair
+from privopt.nets.network_problem import make_oracle, network_problem, side_facts
+from privopt.nets.network_run import run_network
 from privopt.nets.ranked import Job, serve
-from privopt.nets.ranks import Shard, count_examples, describe, join
-from privopt.perexample.networks import TorchOracle, TorchPersonOracle, UnsupportedLayer
-from privopt.perexample.networks.examples import call_model, compute_losses, move_to_device
-from privopt.perexample.networks.model_state import evaluation_mode, training_mode
-from privopt.perexample.networks.rng import Dropout, global_generators, without_randomness
-from privopt.perexample.networks.torch_oracle import silent
+from privopt.nets.ranks import Ranks, Shard, count_examples, describe, join
+from privopt.perexample.networks import TorchOracle, TorchPersonOracle
 from privopt.postprocess.release import ReleaseRule
-from privopt.postprocess.side_information import least_seen, seen_sizes
 from privopt.postprocess.updates import Schedule
 from privopt.privacy.accountants import Accountant, choose
-from privopt.privacy.budget import Budget
+from privopt.privacy.budget import Budget, UnitName
 from privopt.privacy.calibration import calibrate
 from privopt.privacy.events import DpEvent, GaussianDpEvent
-from privopt.privacy.ledger import Ledger, Run
+from privopt.privacy.ledger import Ledger
 from privopt.privacy.statement import Privacy
 from privopt.progress import Round, watching
-from privopt.recipe import Recipe
 from privopt.training.session import Released, Session, check_budget, check_ledger, settle_budget, single_release
 from privopt.training.settings import check_model
-
-# ---------------------------------------------------------------- the run
-
-
-def run_network(
-    recipe: Recipe,
-    oracle: TorchOracle,
-    start: None = None,
-    *,
-    spending: Run,
-    rng: Rng,
-    checkpoint: Checkpoint | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> Result:
-    """Run a recipe from where the oracle's model is. The model then has what was released, or its own parameters if that fails.
-
-    The global generators of torch, NumPy and Python go on where they were.
-    """
-    repeatable = _Repeatable(oracle, Dropout.drawn(rng, replayed=checkpoint is not None))
-    if checkpoint is not None and (saved := checkpoint.load()) is not None:
-        repeatable.round = saved.round_
-
-    def advance(done: int) -> None:
-        repeatable.round = done
-        if progress is not None:
-            with torch.enable_grad():  # as in the user's own code
-                progress(done)
-
-    with training_mode(oracle.model), global_generators(oracle.layout.device), torch.no_grad():
-        begun = oracle.flat.vector  # which a run leaves as it is
-        try:
-            result = run(recipe, repeatable, begun, spending=spending, rng=rng, checkpoint=checkpoint, progress=advance)
-            check_finite(result.parameters)
-            oracle.flat.assign(result.parameters)
-        except BaseException:
-            oracle.flat.assign(begun)  # public values, with which the same run can be asked for again
-            raise
-        finally:
-            oracle.flat.release()
-    return result
-
-
-class _Repeatable:
-    """An oracle with dropout that a replay repeats: each round has random numbers of its own, the same at every point."""
-
-    def __init__(self, oracle: TorchOracle, dropout: Dropout) -> None:
-        self._oracle, self._dropout = oracle, dropout
-        self.round, self.size, self.dimension, self.layers = 0, oracle.size, oracle.dimension, oracle.layers
-        self.counts, self.unit = getattr(oracle, "counts", True), getattr(oracle, "unit", "example")
-
-    def __call__(self, parameters: Any, rows: Any) -> Any:
-        self._dropout.begin(self.round)
-        return self._oracle(parameters, rows)
-
-    def losses(self, parameters: Any, rows: Any) -> Any:
-        self._dropout.begin(self.round)
-        return self._oracle.losses(parameters, rows)
-
-
-# ---------------------------------------------------------------- `fit`
 
 
 @dataclass(frozen=True)
@@ -194,114 +127,248 @@ def fit(
     (True, 3.0)
     """
     check_ledger(ledger)
-    if noise_multiplier is None or budget is not None:
-        budget = settle_budget(budget, noise_multiplier, delta, 1, GaussianDpEvent, accountant=accountant)
-        check_budget(budget, ledger)
+    price = Price(budget, noise_multiplier, delta, accountant)
+    price.check(ledger)
     check_independence(independence)
     check_clip(clip_bound)
     check_physical(physical_batch_size)
-    ranks, sharded = join(), isinstance(dataset, Shard)
-    examples = _examples(dataset.data if isinstance(dataset, Shard) else dataset)
-    size = count_examples(ranks, examples, sharded)
-    if people := find_people(persons, rows_per_person, size, budget, torchrun=ranks is not None):
-        size = people.persons.size
-    if examples.batch_size is not None:
-        batch_size = need_batch_size(batch_size, examples.batch_size)
-    check_batch(size, batch_size)
+    ranks = join()
+    data = TrainingData.given(dataset, persons, rows_per_person, budget, ranks)
+    batch = data.batch_size(batch_size)
     chosen = find_method(method)
     check_model(chosen, "network")
-    if budget is not None:
-        check_delta(chosen, budget.delta)
-    counted = count_rounds(size, min(batch_size or NETWORK_BATCH, size), epochs, rounds)
-    if noise_multiplier is not None and counted is None:
-        raise InputError("noise_multiplier costs what it costs in each round: say how many there are, epochs=… or rounds=….")
+    price.check_delta(chosen)
+    counted = count_rounds(data.size, min(batch or NETWORK_BATCH, data.size), epochs, rounds)
+    price.check_rounds(counted)
     check_rate(learning_rate, counted or 1)
-    batch = None if batch_size is not None and batch_size >= size and "batch_size" in chosen.refuses else batch_size
     own = {**(options or {}), **({} if release is None else {"release": release})}
     regularizer = own.pop("regularizer", None)
-    choices = Choices(clip_bound, counted, batch, learning_rate, own)
-    known = None if public is None else _examples(public)
-    model = as_model(model)
-    # before anything runs the model, which may count its calls or keep what it computed
-    code = {} if checkpoint is None else {"model": identify(model=model, torch=torch), "loss": identify(loss=loss)}
-    if checkpoint is not None:
-        code |= {"loader": identify(**examples.code)} | ({} if known is None else {"public loader": identify(**known.code)})
-    asked = {name: getattr(choices, name) for name in ("clip_bound", "batch_size", "learning_rate", "options")}
-    chosen.check(asked | {"release": release}, facts_of_loss(loss, 1), public=known is not None and chosen.uses_public)
-    beside = (regularizer, _rates(learning_rate, counted), size, budget, noise_multiplier, delta, physical_batch_size, accountant)
-    job = None
-    if ranks is not None:
-        parts = {
-            "model": describe(model, values=False),
-            "loss": describe(loss),
-            "settings": describe((chosen, choices, beside)),
-            "seed": describe(seed),
-        }
-        job = Job.begin(ranks, model, examples.data, size, sharded=sharded, full=checkpoint is not None, parts=parts)
-        if not job.ranks.leads:
-            return _follow(job, model, loss, examples, ledger)
+    whole = batch is not None and batch >= data.size and "batch_size" in chosen.refuses
+    choices = Choices(clip_bound, counted, None if whole else batch, learning_rate, own)
+    known = None if public is None else read_examples(public)
+    asked = Asked(as_model(model), loss, data, known, chosen, choices, regularizer, price, physical_batch_size, seed)
+    code = {} if checkpoint is None else asked.identify_code()
+    asked.check_method(release)
+    job = None if ranks is None else asked.join(ranks, full=checkpoint is not None)
+    if job is not None and not job.ranks.leads:
+        return _follow(job, asked, ledger)
     with nullcontext() if job is None else job.ranks.leading():
-        oracle = _oracle(model, loss, examples, physical_batch_size)  # what is wrong with them is found here
-        require(independence, oracle.doubts)
-        first = split_pair(examples.first)
-        problem = replace(_problem(oracle, size, loss, first[0], choices), regularizer=regularizer)
-        if people is not None:
-            problem = replace(problem, unit=each_person())
-        if chosen.uses_public or not chosen.private:
-            problem = replace(problem, side=_side(oracle, choices, known, first[0], problem.row_norm))
-        if budget is None:
-            plan = partial(_plan, chosen, problem)
-            budget = settle_budget(None, noise_multiplier, delta, size, plan, accountant=accountant, unit=problem.unit.name)
-            check_budget(budget, ledger)
-            check_delta(chosen, budget.delta)
-        noise = calibrate(single_release(budget), budget, accountant=accountant)
-        problem = replace(problem, single_release_noise=noise, pure=budget.delta == 0)
-        _check_recipe(chosen, problem, oracle, budget, accountant)
-        store = None
-        if checkpoint is not None:
-            read = {} if known is None else {"public data": content(known.data)}
-            read |= {"data": content(examples.data)} if job is None else job.fingerprint()
-            read |= {} if people is None else {"persons": people.fingerprint()}
-            settings = identify(method=chosen, plan=(choices, *beside, seed))
-            store = _checkpoint(checkpoint, {**read, **code, "settings": settings}, probe_model(oracle, first))
-        asked_oracle: Any = oracle if job is None else job.lead(oracle)  # whose vectors are only ever summed
+        planned = _plan_training(asked, job, ledger, independence)
+        store = None if checkpoint is None else planned.open_checkpoint(checkpoint, code)
         with watching(progress, observer, _public_metric(model, loss, public)) as observers:
-            session = Session(
-                budget,
-                size,
-                ledger=ledger,
-                seed=seed,
-                accountant=accountant,
-                checkpoint=store,
-                observer=observers,
-                noise_multiplier=noise_multiplier,
-            )
-            if people is not None:
-                asked_oracle = TorchPersonOracle(oracle, people.draw(session.rng))
-            released = session.train(chosen, problem, asked_oracle, None, run=run_network, keep_result=True)
+            return planned.train(ledger, store, observers)
+
+
+@dataclass(frozen=True)
+class Price:
+    """What training may cost: a budget, or the noise as it is, which costs what it costs at this δ."""
+
+    budget: Budget | None
+    noise_multiplier: float | None
+    delta: float | None
+    accountant: Accountant
+
+    def settle(self, size: int, plan: Callable[[float], DpEvent], unit: UnitName = "example") -> Budget:
+        """The budget; of a noise multiplier, what the plan costs with it."""
+        wanted = (self.budget, self.noise_multiplier, self.delta)
+        return settle_budget(*wanted, size, plan, accountant=self.accountant, unit=unit)
+
+    def check(self, ledger: Ledger | None) -> None:
+        """Validate what needs no plan."""
+        if self.noise_multiplier is None or self.budget is not None:
+            check_budget(self.settle(1, GaussianDpEvent), ledger)
+
+    def check_delta(self, method: Method) -> None:
+        """Refuse a δ that is not for this method."""
+        if self.budget is not None:
+            check_delta(method, self.budget.delta)
+
+    def check_rounds(self, rounds: int | None) -> None:
+        """Validate that a noise multiplier goes with a number of rounds."""
+        if self.noise_multiplier is not None and rounds is None:
+            raise InputError("noise_multiplier costs what it costs in each round: say how many there are, epochs=… or rounds=….")
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """The private examples of all ranks, whose they are, and whether this process has a shard of them."""
+
+    examples: Examples
+    size: int  # units: persons if there are any, else examples
+    people: People | None
+    sharded: bool
+
+    @classmethod
+    def given(cls, dataset: Any, persons: Any, rows_per_person: Any, budget: Budget | None, ranks: Ranks | None) -> Self:
+        """Validate what a user gave as data."""
+        sharded = isinstance(dataset, Shard)
+        examples = read_examples(dataset.data if sharded else dataset)
+        size = count_examples(ranks, examples, sharded)
+        people = find_people(persons, rows_per_person, size, budget, torchrun=ranks is not None)
+        return cls(examples, size if people is None else people.persons.size, people, sharded)
+
+    def batch_size(self, said: int | None) -> int | None:
+        """The batch size that was said, or that of a DataLoader, validated."""
+        batch_size = said if self.examples.batch_size is None else need_batch_size(said, self.examples.batch_size)
+        check_batch(self.size, batch_size)
+        return batch_size
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What `fit` was asked for, validated."""
+
+    model: nn.Module
+    loss: Callable[..., Tensor]
+    data: TrainingData
+    known: Examples | None  # public examples
+    method: Method
+    chosen: Choices
+    regularizer: Any
+    price: Price
+    physical_batch_size: int | None
+    seed: int | None
+
+    @property
+    def settings(self) -> tuple[Any, ...]:
+        """What decides the run, beside data, code and method, in a form that can be compared."""
+        price, rates = self.price, _rates(self.chosen.learning_rate, self.chosen.rounds)
+        beside = (self.regularizer, rates, self.data.size, price.budget, price.noise_multiplier, price.delta)
+        return (self.chosen, *beside, self.physical_batch_size, price.accountant)
+
+    def identify_code(self) -> dict[str, str]:
+        """Fingerprints of code, taken before anything runs the model, which may count its calls or keep what it computed."""
+        found = {"model": identify(model=self.model, torch=torch), "loss": identify(loss=self.loss)}
+        found["loader"] = identify(**self.data.examples.code)
+        return found | ({} if self.known is None else {"public loader": identify(**self.known.code)})
+
+    def check_method(self, release: ReleaseRule | None) -> None:
+        """Validate the choices by what the method has."""
+        asked = {name: getattr(self.chosen, name) for name in ("clip_bound", "batch_size", "learning_rate", "options")}
+        public = self.known is not None and self.method.uses_public
+        self.method.check(asked | {"release": release}, facts_of_loss(self.loss, 1), public=public)
+
+    def join(self, ranks: Ranks, *, full: bool) -> Job:
+        """Agree with the other ranks on what is asked for."""
+        parts = {
+            "model": describe(self.model, values=False),
+            "loss": describe(self.loss),
+            "settings": describe((self.method, *self.settings)),
+            "seed": describe(self.seed),
+        }
+        data = self.data
+        return Job.begin(ranks, self.model, data.examples.data, data.size, sharded=data.sharded, full=full, parts=parts)
+
+    def make_problem(self, oracle: TorchOracle, inputs: Any) -> Problem:
+        """What is publicly known of the training, but for the budget."""
+        problem = replace(network_problem(oracle, self.data.size, self.loss, inputs, self.chosen), regularizer=self.regularizer)
+        if self.data.people is not None:
+            problem = replace(problem, unit=each_person())
+        if self.method.uses_public or not self.method.private:
+            problem = replace(problem, side=side_facts(oracle, self.chosen, self.known, inputs, problem.row_norm))
+        return problem
+
+
+def _plan_training(asked: Asked, job: Job | None, ledger: Ledger | None, independence: Independence) -> "_Planned":
+    """Check model and data, and calibrate; nothing is paid."""
+    price, chosen = asked.price, asked.method
+    oracle = make_oracle(asked.model, asked.loss, asked.data.examples, asked.physical_batch_size)  # what is wrong is found here
+    require(independence, oracle.doubts)
+    first = split_pair(asked.data.examples.first)
+    problem = asked.make_problem(oracle, first[0])
+    budget = price.budget
+    if budget is None:
+        budget = price.settle(asked.data.size, partial(_cost, chosen, problem), problem.unit.name)
+        check_budget(budget, ledger)
+        check_delta(chosen, budget.delta)
+    noise = calibrate(single_release(budget), budget, accountant=price.accountant)
+    problem = replace(problem, single_release_noise=noise, pure=budget.delta == 0)
+    _check_recipe(chosen, problem, oracle, budget, price.accountant)
+    return _Planned(asked, job, oracle, first, problem, budget)
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A training that is checked and calibrated."""
+
+    asked: Asked
+    job: Job | None
+    oracle: TorchOracle
+    first: Any  # a batch of one example
+    problem: Problem
+    budget: Budget
+
+    def open_checkpoint(self, folder: str | PathLike[str], code: Mapping[str, str]) -> Checkpoint:
+        """A checkpoint of this run and no other: of the same data, code, method, settings and answers to probes."""
+        if not isinstance(folder, str | PathLike) or not str(folder):
+            raise InputError(f"checkpoint is {folder!r}, but it names a folder, or is None.")
+        asked, known, people = self.asked, self.asked.known, self.asked.data.people
+        read = {} if known is None else {"public data": content(known.data)}
+        read |= {"data": content(asked.data.examples.data)} if self.job is None else self.job.fingerprint()
+        read |= {} if people is None else {"persons": people.fingerprint()}
+        settings = identify(method=asked.method, plan=(*asked.settings, asked.seed))
+        return Checkpoint(folder, {**read, **code, "settings": settings}, probe_model(self.oracle, self.first))
+
+    def train(self, ledger: Ledger | None, store: Checkpoint | None, observer: Any) -> Fitted:
+        """Pay, train and state."""
+        asked, oracle, job = self.asked, self.oracle, self.job
+        session = Session(
+            self.budget,
+            asked.data.size,
+            ledger=ledger,
+            seed=asked.seed,
+            accountant=asked.price.accountant,
+            checkpoint=store,
+            observer=observer,
+            noise_multiplier=asked.price.noise_multiplier,
+        )
+        questioned: Any = oracle if job is None else job.lead(oracle)  # whose vectors are only ever summed
+        if asked.data.people is not None:
+            questioned = TorchPersonOracle(oracle, asked.data.people.draw(session.rng))
+        released = session.train(asked.method, self.problem, questioned, None, run=run_network, keep_result=True)
         if session.repeated:
             oracle.flat.assign(torch.from_numpy(released.parameters).to(oracle.layout.device))
             oracle.flat.release()
-        claim = _claim(session, released, chosen, oracle, known, job, people)
-        fitted = Fitted(model, claim, released.rounds, released.stopped_early)
+        claim = self._claim(session, released)
+        fitted = Fitted(asked.model, claim, released.rounds, released.stopped_early)
         if job is not None:
             job.finish(oracle, (fitted.privacy, fitted.rounds, fitted.stopped_early))
         return fitted
 
+    def _claim(self, session: Session, released: Released) -> Privacy:
+        known, people, job = self.asked.known, self.asked.data.people, self.job
+        statement = session.state(
+            "the parameters of a network",
+            assumed_public=[
+                describe_examples(session.size, people),
+                "the model, its start values and the settings",
+            ],
+            public_data=[] if known is None else [describe_public(known.data)],
+            assumed=[*assumptions(self.oracle.doubts), *([] if job is None else job.assumptions)],
+            settings={
+                "method": self.asked.method.name,
+                "rounds": released.rounds,
+                **released.settings,
+                **({} if people is None else {"rows of a person, at most": people.most}),
+                **({} if job is None else job.settings),
+            },
+        )
+        return Privacy(statement, session.ledger)
 
-def _follow(job: Job, model: nn.Module, loss: Callable[..., Tensor], examples: Examples, ledger: Ledger | None) -> Fitted:
+
+def _follow(job: Job, asked: Asked, ledger: Ledger | None) -> Fitted:
     """Answer for this rank's part until rank 0 has trained; what it released, and what it claims."""
     chunk, copies, way = job.follow()
-    oracle = _oracle(model, loss, examples, chunk, check=False)  # which rank 0 has done
+    oracle = make_oracle(asked.model, asked.loss, asked.data.examples, chunk, check=False)  # which rank 0 has done
     oracle.copies, oracle.way = copies, way
     privacy, rounds, early = serve(oracle, job.ranks, job.split)
     if ledger is not None:
         ledger.mirror(privacy.ledger)
         privacy = replace(privacy, ledger=ledger)
-    return Fitted(model, privacy, rounds, early)
+    return Fitted(asked.model, privacy, rounds, early)
 
 
-def _examples(data: Any) -> Examples:
+def read_examples(data: Any) -> Examples:
     """Validate data of which the loss is given the targets."""
     examples = Examples.given(data)
     if examples.tensors is None and len(examples):
@@ -313,7 +380,7 @@ def _examples(data: Any) -> Examples:
     return examples
 
 
-def _plan(method: Method, problem: Problem, noise_multiplier: float) -> DpEvent:
+def _cost(method: Method, problem: Problem, noise_multiplier: float) -> DpEvent:
     """What the method costs with this noise, in as many rounds as were said."""
     return method.build(problem, noise_multiplier).planned_event()
 
@@ -326,13 +393,6 @@ def _check_recipe(method: Method, problem: Problem, oracle: TorchOracle, budget:
         choose(planned.planned_event(), budget.neighbours, accountant)
 
 
-def _checkpoint(folder: str | PathLike[str], fingerprint: Mapping[str, str], answers: Sequence[float]) -> Checkpoint:
-    """A checkpoint of this run and no other: of the same data, code of model and loss, method, settings and answers to probes."""
-    if not isinstance(folder, str | PathLike) or not str(folder):
-        raise InputError(f"checkpoint is {folder!r}, but it names a folder, or is None.")
-    return Checkpoint(folder, dict(fingerprint), answers)
-
-
 def _public_metric(model: nn.Module, loss: Callable[..., Tensor], public: Any) -> Callable[[], float] | None:
     """The loss on public tensors. It is computed once now: what does not fit is found before anything is paid."""
     if not isinstance(public, tuple | list):
@@ -342,110 +402,8 @@ def _public_metric(model: nn.Module, loss: Callable[..., Tensor], public: Any) -
     return metric
 
 
-def _claim(
-    session: Session,
-    released: Released,
-    method: Method,
-    oracle: TorchOracle,
-    known: Examples | None,
-    job: Job | None,
-    people: People | None,
-) -> Privacy:
-    statement = session.state(
-        "the parameters of a network",
-        assumed_public=[
-            describe_examples(session.size, people),
-            "the model, its start values and the settings",
-        ],
-        public_data=[] if known is None else [describe_public(known.data)],
-        assumed=[*assumptions(oracle.doubts), *([] if job is None else job.assumptions)],
-        settings={
-            "method": method.name,
-            "rounds": released.rounds,
-            **released.settings,
-            **({} if people is None else {"rows of a person, at most": people.most}),
-            **({} if job is None else job.settings),
-        },
-    )
-    return Privacy(statement, session.ledger)
-
-
-def _problem(
-    oracle: TorchOracle,
-    size: int,
-    loss: Callable[..., Tensor],
-    inputs: Any,
-    choices: Choices,
-) -> Problem:
-    """What is publicly known of a network, but for the budget: the rule for networks asks for no more."""
-    typical, outputs = gradient_facts(oracle.model, inputs)
-    stable = math.inf
-    if choices.learning_rate is None:
-        trained = list(oracle.layout.parameters.values())
-        stable = find_stable_move(trained, lambda: gradient_facts(oracle.model, inputs)[0], typical)
-    return Problem(
-        model="network",
-        chosen=choices,
-        loss=facts_of_loss(loss, outputs),
-        size=size,
-        width=min(count_inputs(inputs), oracle.dimension) + 1,
-        dimension=oracle.dimension,
-        row_norm=typical,
-        single_release_noise=1.0,
-        stable_move=stable,
-    )
-
-
-def _side(oracle: TorchOracle, choices: Choices, known: Examples | None, inputs: Any, row_norm: float) -> SideFacts:
-    """Public gradients, or a scale of the parameters, and how they change the length of a gradient."""
-    scale = choices.options.get("scale")
-    if known is None:
-        return SideFacts(None, scale, row_norm, choices.options.get("stability", 0.0))
-    public = PublicExamples(oracle, len(known), known.pair)
-    sizes = seen_sizes(public, oracle.flat.vector)
-    stability = choices.options.get("stability", least_seen(sizes))
-    grads, _ = probe_gradients(oracle.model, inputs)
-    return SideFacts(public, None, typical_norm(grads.scaled(1 / (sizes + stability))), stability)
-
-
 def _rates(learning_rate: float | Schedule | None, rounds: int | None) -> Any:
     """A learning rate in a form that can be compared."""
     if not callable(learning_rate):
         return learning_rate
     return learning_rate if rounds is None else [learning_rate(round_) for round_ in range(rounds)]
-
-
-def _oracle(
-    model: nn.Module, loss: Callable[..., Tensor], examples: Examples, chunk: int | None, *, check: bool = True
-) -> TorchOracle:
-    with training_mode(model):
-        if examples.tensors is not None:
-            oracle = TorchOracle(model, loss, *examples.tensors, check=check)
-        else:
-            oracle = TorchOracle.of_dataset(model, loss, examples.data, collate=examples.collate_pairs, check=check)
-        if examples.own_collation and check:
-            examples.check_collation()
-            _check_padding(oracle, examples)
-            oracle.doubts = [*oracle.doubts, OWN_COLLATION]
-        oracle.chunk = chunk or physical_batch_size(model, split_pair(examples.first)[0], oracle.formed)
-    return oracle
-
-
-def _check_padding(oracle: TorchOracle, examples: Examples) -> None:
-    """Refuse losses that depend on how far collate_fn pads an example, which the longest of its batch decides."""
-    device = oracle.layout.device
-
-    def losses(items: list[Any]) -> Tensor:
-        inputs, targets = move_to_device(examples.collate_pairs(items), device)
-        return compute_losses(oracle.loss, call_model(oracle.model, inputs), targets)
-
-    with silent(), global_generators(device), evaluation_mode(oracle.model), torch.no_grad():
-        items = examples.few_items()
-        with without_randomness(oracle.model):
-            together, alone = losses(items), torch.cat([losses([item]) for item in items])
-    if not torch.allclose(together, alone, rtol=1e-3, atol=1e-5, equal_nan=True):
-        raise UnsupportedLayer(
-            "the loss of an example changes with the padding that collate_fn adds, so the longest example of a batch would "
-            "change the gradients of the others. Give the model a mask that hides the padding (attention_mask), leave padding "
-            "out of the loss (label -100), or pad all examples to one public length."
-        )

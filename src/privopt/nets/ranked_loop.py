@@ -25,7 +25,8 @@ from torch import Tensor
 from privopt.errors import InputError, PartFailed, RankFailed
 from privopt.measure import randomness
 from privopt.measure.measurement import CLOSED, Measurement, Noisy, RoundInPieces
-from privopt.nets.loops import Attachment, Private
+from privopt.nets.attachment import Attachment
+from privopt.nets.private_loop import LoopPlan, Private
 from privopt.nets.ranked import ExactSum, Job, expect, largest_sum, reduce_sum
 from privopt.nets.ranks import KEPT
 from privopt.perexample.grads import PerExampleGrads
@@ -117,22 +118,15 @@ def _checksum(layout: Layout) -> int:
 class RankedPrivate(Private):
     """The private side of a training loop, on one rank of a job."""
 
-    def __init__(
-        self,
-        attachment: Attachment,
-        session: Session,
-        measurement: Callable[[float], Measurement],
-        passes: Sequence[int],
-        job: Job,
-    ) -> None:
+    def __init__(self, attachment: Attachment, session: Session, plan: LoopPlan, job: Job) -> None:
         self._job, self._over, self._announced = job, False, False
         self._said_parts: Any = None  # of a state that rank 0 compares
-        super().__init__(attachment, session, measurement, passes)
+        super().__init__(attachment, session, plan)
         self._settings = f"{self._settings} {sorted(job.fingerprint().items())}"
         self._content = job.data if job.split.shards else None
-        self._checked = not job.ranks.leads  # which rank 0 does
+        self._check.done = not job.ranks.leads  # which rank 0 does
         self._of_job = job.settings
-        self._doubts_of_job = job.assumptions
+        self._assumed_of_job = job.assumptions
 
     def _open_session(self, measurement: Callable[[float], Measurement], rounds: int) -> tuple[float, PaidRounds]:
         """Calibrate on rank 0; the others pay into a ledger in memory, which mirrors what rank 0 pays in this run."""
@@ -227,7 +221,7 @@ class RankedPrivate(Private):
         """As `Private.load_state_dict`, on every rank. The number of ranks may be another than when it was saved."""
         self._said_parts = None if self._job.ranks.leads else state.get("parts")
         super().load_state_dict(state)
-        self._checked = self._checked or not self._job.ranks.leads
+        self._check.done = self._check.done or not self._job.ranks.leads
 
     def _parts(self) -> dict[str, str]:
         return super()._parts() if self._said_parts is None else self._said_parts

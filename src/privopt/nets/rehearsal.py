@@ -22,7 +22,7 @@ from privopt.errors import InputError
 from privopt.perexample.networks import Layout, Recorder, TorchGrads
 from privopt.perexample.networks.examples import copy_tensors, rows_of
 from privopt.perexample.networks.isolation.one_by_one import MIXED, TOLERANCES
-from privopt.perexample.networks.isolation.overwriting import record_half_precision
+from privopt.perexample.networks.isolation.overwriting import BatchRows, check_losses, record_half_precision
 from privopt.perexample.networks.model_state import ModelState, random_values
 from privopt.perexample.networks.rng import without_randomness
 from privopt.perexample.networks.unsupported import UnsupportedLayer, UnsupportedLoss
@@ -179,6 +179,57 @@ class Rehearsal:
         named = {self._layout.names[key]: factor for key, factor in factors.items()}
         norms = TorchGrads(self._layout, named, len(values)).layer_norms()
         return _Results(values.detach().cpu(), {name: own.cpu() for name, own in norms.items()}, bool(halves))
+
+
+class ClosureCheck:
+    """Whether a loop's closure mixes the examples of its batch, or remembers those of others: found out on the first batch."""
+
+    def __init__(self, recorder: Recorder, layout: Layout, doubts: list[str]) -> None:
+        self.done, self.doubts = False, doubts
+        self._recorder, self._layout = recorder, layout
+        self._rehearsal = Rehearsal(recorder, layout)
+
+    def begin(self) -> None:
+        """Begin a piece."""
+        self._rehearsal = Rehearsal(self._recorder, self._layout)
+
+    def part(self, piece: Any, examples: int) -> tuple[Any, int] | None:
+        """The part of the piece to rehearse next, and its size; None if there is none."""
+        return None if self.done else self._rehearsal.part(piece, examples)
+
+    def rehearse(self, losses: Callable[[], Tensor], part: Any, examples: int) -> None:
+        """Note the losses of a part of a batch."""
+        try:
+            with _unchanged(losses, BatchRows(part, examples)) as again:
+                self._rehearsal.note(again)
+        except BaseException as error:
+            error.add_note(f"This was a rehearsal with {examples} examples of the first batch: nothing was paid.")
+            raise
+
+    def finish(self, losses: Callable[[], Tensor], piece: Any, examples: int, *, single: bool) -> None:
+        """Refuse the closure if it mixes.
+
+        A piece of one example shows only whether it remembers others, which is all there is if every piece is a `single` one.
+        """
+        batch = BatchRows(piece, examples)
+        with _unchanged(losses, batch) as again:
+            conclusive = check_losses(self._recorder, self._layout, losses, batch, against_autograd=True)
+            self.done = conclusive and (examples > 1 or single)
+            self.doubts += [doubt for doubt in self._rehearsal.compare(again) if doubt not in self.doubts]
+
+
+@contextmanager
+def _unchanged(losses: Callable[[], Tensor], batch: BatchRows) -> Iterator[Callable[[], Tensor]]:
+    """The same losses each time, of a batch that a closure may change in place; then the batch as it was."""
+
+    def again() -> Tensor:
+        batch.overwrite(batch.order)
+        return losses()
+
+    try:
+        yield again
+    finally:
+        batch.overwrite(batch.order)
 
 
 def _largest(numbers: Tensor) -> float:

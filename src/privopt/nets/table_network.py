@@ -20,7 +20,7 @@ from privopt.measure.randomness import Rng
 from privopt.methods.problem import LossFacts, Problem, huber_facts, logistic_facts, multinomial_facts
 from privopt.nets.data import physical_batch_size
 from privopt.nets.facts import find_stable_move
-from privopt.nets.fitting import run_network
+from privopt.nets.network_run import run_network
 from privopt.nets.ranked import Job, RankedOracle, Split, expect, serve
 from privopt.nets.ranks import arithmetic, join
 from privopt.perexample.design import Frame
