@@ -26,7 +26,7 @@ import scipy.sparse as sp
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from privopt.federated.answers import Reply, Request
+from privopt.federated.nodes import Reply, Request
 
 from benchmarks.data import folder
 from privopt.federated.nodes import NodesInProcess

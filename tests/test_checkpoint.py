@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privopt.checkpoint import Checkpoint, Progress, write_atomically
+from privopt.checkpoint import Checkpoint, Progress
+from privopt.durable import write_atomically
 from privopt.errors import InputError
 from privopt.measure import randomness
 from privopt.measure.randomness import Rng, generator

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import privopt.loop
-from privopt.checkpoint import Checkpoint, write_atomically
+from privopt.checkpoint import Checkpoint
+from privopt.durable import write_atomically
 from privopt.errors import BudgetExceeded, InputError, LedgerError
 from privopt.loop import Result, run
 from privopt.measure.clips import l2

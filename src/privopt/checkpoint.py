@@ -23,8 +23,7 @@ from typing import Any
 import numpy as np
 
 import privopt
-from privopt.durable import sync_directory, temporary
-from privopt.durable import write_atomically as write_atomically
+from privopt.durable import sync_directory, temporary, write_atomically
 from privopt.errors import InputError
 from privopt.measure import randomness
 from privopt.measure.randomness import Rng

@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from privopt.cli.bounds import bounds, notes, show
+from privopt.cli.bounds import bounds, notes, print_tables
 from privopt.errors import InputError
 from privopt.theory import Bound, Noise, Problem, orders, zhou_private_nonconvex
 from privopt.theory.comparison import Row
@@ -74,7 +74,7 @@ FAILING = Row(
 
 
 def test_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    show([COVERED, Row(ORDERS[2]), FAILING], PROBLEM, 1.0, 1e-5)
+    print_tables([COVERED, Row(ORDERS[2]), FAILING], PROBLEM, 1.0, 1e-5)
     printed = capsys.readouterr().out
     cells = [line.split() for line in printed.splitlines()]
     assert "ε = 1, δ = 1e-05 (replace-one), n = 1000, d = 5, G = 1, L = 0.25, gap = 1" in printed

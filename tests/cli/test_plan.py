@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from privopt.cli.plan import Row, default_batches, plan, reason, recommended
+from privopt.cli.plan import Row, choose_row, default_batches, plan, reason
 from privopt.errors import InputError
 from privopt.privacy.accountants import epsilon
 from privopt.privacy.budget import Budget
@@ -72,14 +72,14 @@ def test_the_recommended_row_is_the_cheapest_of_the_quiet_ones(small: dict[str, 
 
 def test_the_rule_prefers_cheap_within_five_percent_and_quiet_beyond() -> None:
     quiet, cheap, noisy = row(100, 10, 1.0, 50), row(10, 10, 1.049, 5), row(1, 10, 1.06, 0.5)
-    assert recommended([quiet, cheap, noisy]) == cheap
-    assert recommended([quiet, noisy]) == quiet
+    assert choose_row([quiet, cheap, noisy]) == cheap
+    assert choose_row([quiet, noisy]) == quiet
     assert "4.9 % above the least" in reason([quiet, cheap, noisy], cheap)
     assert "the least of all" in reason([quiet, noisy], quiet)
 
 
 def test_of_rows_with_equal_passes_the_quieter_wins() -> None:
-    assert recommended([row(10, 40, 1.01, 4), row(20, 20, 1.0, 4)]) == row(20, 20, 1.0, 4)
+    assert choose_row([row(10, 40, 1.01, 4), row(20, 20, 1.0, 4)]) == row(20, 20, 1.0, 4)
 
 
 @pytest.mark.parametrize(("n", "batches"), [(32561, [32561, 4096, 1024, 256]), (20, [20, 2]), (10, [10]), (1, [1])])

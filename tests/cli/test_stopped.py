@@ -19,12 +19,14 @@ import sys
 
 class Interrupted:
     def find_spec(self, name, *_):
-        if name == sys.argv[1]:
+        if name == interrupted:
             raise KeyboardInterrupt
 
+interrupted = sys.argv[1]
 sys.meta_path.insert(0, Interrupted())
-from privopt.cli.application import app
-app(sys.argv[2:])
+from privopt.__main__ import main
+sys.argv[:2] = ["privopt"]
+main()
 """
 
 

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from privopt.checkpoint import write_atomically
+from privopt.durable import write_atomically
 from tests.crash.killing import durable_calls, killed_at, spread
 from tests.processes import one_fork_server
 

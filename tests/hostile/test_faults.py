@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from privopt.checkpoint import write_atomically
+from privopt.durable import write_atomically
 from tests.hostile.commands import SECONDS, check, run, start, table, train, write_schema
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
 from privopt import Budget, Ledger
-from privopt.checkpoint import write_atomically
+from privopt.durable import write_atomically
 from privopt.errors import BudgetExceeded, InputError, PrivoptError, PrivoptWarning
 from privopt.nets import Private, UnsupportedLayer, make_private
 from privopt.perexample.networks import UnsupportedLoss

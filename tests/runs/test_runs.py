@@ -283,7 +283,7 @@ def test_a_damaged_or_hostile_model_is_an_error_and_runs_nothing(tmp_path: Path,
 def test_a_statement_that_is_not_about_its_ledger_is_noticed(tmp_path: Path) -> None:
     from rich.console import Console
 
-    from privopt.cli.show import shown
+    from privopt.cli.show import print_run
 
     folder = runs.start(patients_request(patients(tmp_path / "patients.csv")), tmp_path / "run")
     path = folder.path / "statement.json"
@@ -292,7 +292,7 @@ def test_a_statement_that_is_not_about_its_ledger_is_noticed(tmp_path: Path) -> 
     path.write_text(json.dumps(value))
     assert folder.statement().epsilon < 0.1  # computed from what it says
     with pytest.raises(LedgerError, match="treat the larger ε as spent"):
-        shown(Console(quiet=True), folder)
+        print_run(Console(quiet=True), folder)
     assert folder.ledger().event != NoOpDpEvent()
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from privopt.cli.options import AsJson, Delta, Relation
 from privopt.errors import InputError
 from privopt.limits import MOST_EXAMPLES, MOST_ROUNDS
 from privopt.privacy.budget import Budget, Neighbours, cautions, default_delta, describe_neighbours, strongest_attacker
@@ -38,20 +39,8 @@ def account(
     epochs: Annotated[
         float | None, typer.Option(help="Instead of --rounds: passes over the data, rounded down to whole steps.")
     ] = None,
-    delta: Annotated[
-        float | None,
-        typer.Option(
-            help="The probability that the guarantee may fail with. It should be well below 1/n; by default it is the power of "
-            "ten at or below 1/(10 n)."
-        ),
-    ] = None,
-    neighbours: Annotated[
-        Neighbours,
-        typer.Option(
-            help="What the guarantee hides: whether an example counts at all (add-remove), or what it says (replace-one, "
-            "which needs up to twice the noise). n is public either way."
-        ),
-    ] = "add-remove",
+    delta: Delta = None,
+    neighbours: Relation = "add-remove",
     sampling: Annotated[
         Sampling,
         typer.Option(
@@ -67,7 +56,7 @@ def account(
         float | None,
         typer.Option(help="Step that pld rounds privacy losses up to; other tools use 1e-4. By default fine enough not to show."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """What privacy a training run has: ε from its noise, or the noise from ε. Reads no data.
 
@@ -77,9 +66,9 @@ def account(
     the noise for ε = 1:
       privopt account --n 60000 --batch 128 --epsilon 1 --epochs 100
     """
-    batch = _checked_batch(n, batch, sampling)
-    rounds = _checked_rounds(n, batch, rounds, epochs)
-    delta = checked_delta(n, delta)
+    batch = _choose_batch(n, batch, sampling)
+    rounds = _choose_rounds(n, batch, rounds, epochs)
+    delta = choose_delta(n, delta)
     _check_noise(noise, epsilon, grid)
     build = partial(event, sampling, n, batch, rounds)
     if epsilon is not None:
@@ -106,7 +95,7 @@ def account(
     if as_json:
         typer.echo(json.dumps(result, indent=2))
     else:
-        _show(result)
+        _print_result(result)
     show_cautions(result["warnings"])
 
 
@@ -124,7 +113,7 @@ def _check_noise(noise: float | None, epsilon: float | None, grid: float | None)
 def _price(
     planned: "DpEvent", delta: float, neighbours: Neighbours, accountant: Accountant, grid: float | None
 ) -> tuple[float, dict[str, Any]]:
-    """The ε of an event, and by which accountant, for the result."""
+    """Compute the ε of an event; return it with the accountant's part of the result."""
     from privopt.privacy.accountants import choose, epsilon
     from privopt.privacy.events import describe, to_json
 
@@ -155,21 +144,21 @@ def reading(epsilon: float, delta: float, neighbours: Neighbours) -> str:
 
 
 def check_count(option: str, value: int, most: int = MOST_EXAMPLES) -> int:
-    """A whole number from 1."""
+    """Validate a whole number from 1."""
     if not 1 <= value <= most:
         raise InputError(f"{option} is {reprlib.repr(value)}; it is a whole number from 1 to {most}.")
     return value
 
 
 def check_positive(option: str, value: float) -> float:
-    """A number above 0 that arithmetic can bear."""
+    """Validate a number above 0, and not so large that arithmetic overflows."""
     if not 0 < value <= 1e9:
         raise InputError(f"{option} is {value}; it is a number above 0, and at most 1e9.")
     return value
 
 
-def checked_delta(n: int, delta: float | None) -> float:
-    """δ as given, or the default for n examples."""
+def choose_delta(n: int, delta: float | None) -> float:
+    """Validate δ; without one, take the default for n examples."""
     if delta is None:
         return default_delta(n)
     if not 0 < delta < 1:
@@ -177,7 +166,7 @@ def checked_delta(n: int, delta: float | None) -> float:
     return delta
 
 
-def _checked_batch(n: int, batch: int | None, sampling: Sampling) -> int:
+def _choose_batch(n: int, batch: int | None, sampling: Sampling) -> int:
     check_count("--n", n)
     if sampling == "full-batch":
         return n
@@ -188,7 +177,7 @@ def _checked_batch(n: int, batch: int | None, sampling: Sampling) -> int:
     return batch
 
 
-def _checked_rounds(n: int, batch: int, rounds: int | None, epochs: float | None) -> int:
+def _choose_rounds(n: int, batch: int, rounds: int | None, epochs: float | None) -> int:
     if (rounds is None) == (epochs is None):
         raise InputError("give either --rounds, the number of gradient steps, or --epochs, the passes over the data.")
     if epochs is not None:
@@ -198,7 +187,7 @@ def _checked_rounds(n: int, batch: int, rounds: int | None, epochs: float | None
     return check_count("--rounds", rounds or 0, MOST_ROUNDS)
 
 
-def _show(result: dict[str, Any]) -> None:
+def _print_result(result: dict[str, Any]) -> None:
     from rich.console import Console, Group
     from rich.panel import Panel
     from rich.table import Table
@@ -228,7 +217,7 @@ def _show(result: dict[str, Any]) -> None:
 
 
 def show_cautions(warnings: list[str]) -> None:
-    """Loudly, beside the result."""
+    """Print warnings on standard error, in a red frame."""
     from rich.console import Console
     from rich.panel import Panel
     from rich.text import Text

@@ -1,5 +1,6 @@
 """The application: its commands, and how errors end."""
 
+import inspect
 import os
 import sys
 import traceback
@@ -57,6 +58,14 @@ class _Group(typer.core.TyperGroup):
             error.message = printable(error.message)
             raise
 
+    def get_command(self, ctx: Any, name: str) -> Any:
+        command = super().get_command(ctx, name)
+        if command is not None:
+            for parameter in command.params:
+                if parameter.help is None:  # typer below 0.21 loses the help of arguments with click 8.5
+                    parameter.help = _find_help(command.callback, parameter.name)
+        return command
+
     def invoke(self, ctx: Any) -> Any:
         console = Console(stderr=True, highlight=False)
         with warnings.catch_warnings():
@@ -86,7 +95,7 @@ class _Group(typer.core.TyperGroup):
             except (typer.Exit, typer.Abort):
                 raise
             except Exception as error:
-                message = _unexpected(error)
+                message = _describe_unexpected(error)
                 if message != OUT_OF_MEMORY:
                     say(console, message, before="[bold red]Error:[/] ")
                     sys.exit(1)
@@ -94,10 +103,16 @@ class _Group(typer.core.TyperGroup):
         sys.exit(2)
 
 
+def _find_help(command: Any, name: str) -> str | None:
+    """Find the help text of a command's argument in its signature."""
+    annotation = inspect.signature(command).parameters[name].annotation
+    return next((note.help for note in getattr(annotation, "__metadata__", ()) if hasattr(note, "help")), None)
+
+
 OUT_OF_MEMORY = "the memory of this machine does not suffice. Use fewer rows or columns, a sparse file, or another machine."
 
 
-def _unexpected(error: Exception) -> str:
+def _describe_unexpected(error: Exception) -> str:
     """Describe an unexpected error without its message, which may quote the data."""
     if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):  # torch's way to say so
         return OUT_OF_MEMORY
@@ -123,9 +138,17 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
+
+
+def _join_lines(text: str) -> str:
+    """Join the lines of each paragraph, so that a terminal of any width wraps them; those after \\b stay as they are."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(part if part.startswith("\b") else " ".join(part.split("\n")) for part in paragraphs)
+
+
 for command in (train, tune, federate, predict, evaluate, show, card, account, plan, bounds, methods, sample, demo):
-    app.command()(command)
-app.command("schema")(schema_form)
+    app.command(help=_join_lines(command.__doc__ or ""))(command)
+app.command("schema", help=_join_lines(schema_form.__doc__ or ""))(schema_form)
 
 
 def _print_version(wanted: bool) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from privopt.cli.account import checked_delta, show_cautions
+from privopt.cli.account import choose_delta, show_cautions
+from privopt.cli.options import AsJson, Delta
 from privopt.errors import InputError
 from privopt.privacy.budget import cautions
 
@@ -26,10 +27,7 @@ def bounds(
     n: Annotated[int, typer.Option("--n", help="Number of training examples.")],
     d: Annotated[int, typer.Option("--d", help="Number of parameters of the model.")],
     epsilon: Annotated[float, typer.Option(help="The budget ε. Smaller is more private; 1 is a common choice.")],
-    delta: Annotated[
-        float | None,
-        typer.Option(help="The probability that the guarantee may fail with; by default the power of ten at or below 1/(10 n)."),
-    ] = None,
+    delta: Delta = None,
     lipschitz: Annotated[
         float,
         typer.Option(help="G: no example's gradient is longer. 1 for logistic regression on rows of norm 1."),
@@ -41,7 +39,7 @@ def bounds(
         float,
         typer.Option(help="How far the loss at the start lies above the least. At most ln 2 for logistic regression from 0."),
     ] = 1.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """What the theory promises for four private methods, and their papers' noise.
 
@@ -56,7 +54,7 @@ def bounds(
 
     \b
       privopt bounds --n 32561 --d 123 --epsilon 0.2
-      privopt bounds --n 32561 --d 123 --epsilon 0.2 --delta 1e-5 --smoothness 1 --json
+      privopt bounds --n 32561 --d 123 --epsilon 0.2 --smoothness 1 --json
     """
     for option, value, (least, most) in (
         ("--n", n, COUNTS),
@@ -68,12 +66,12 @@ def bounds(
     ):
         if not least <= value <= most:
             raise InputError(f"{option} is {reprlib.repr(value)}; it is a number from {least:g} to {most:g} here.")
-    delta = checked_delta(n, delta)
+    delta = choose_delta(n, delta)
 
     from privopt.theory import Problem
 
     problem = Problem(n, d, lipschitz, smoothness, gap)
-    rows = _compared(problem, epsilon, delta)
+    rows = _compare_methods(problem, epsilon, delta)
     result = {
         **asdict(problem),
         "epsilon": epsilon,
@@ -86,11 +84,11 @@ def bounds(
     if as_json:
         typer.echo(json.dumps(result, indent=2))
     else:
-        show(rows, problem, epsilon, delta)
+        print_tables(rows, problem, epsilon, delta)
     show_cautions(result["warnings"])
 
 
-def _compared(problem: "Problem", epsilon: float, delta: float) -> Sequence["Row"]:
+def _compare_methods(problem: "Problem", epsilon: float, delta: float) -> Sequence["Row"]:
     from rich.console import Console
 
     from privopt.theory import compare
@@ -103,7 +101,7 @@ def _compared(problem: "Problem", epsilon: float, delta: float) -> Sequence["Row
 
 
 def notes(rows: Sequence["Row"], problem: "Problem") -> Iterator[str]:
-    """Every condition that fails, by method, and the bounds that say nothing."""
+    """List every condition that fails, by method, and the bounds that say nothing."""
     for row in rows:
         name = row.order.method
         for condition in row.failing:
@@ -114,8 +112,8 @@ def notes(rows: Sequence["Row"], problem: "Problem") -> Iterator[str]:
         yield f"† No gradient is longer than G = {problem.lipschitz:g}, so this bound says nothing."
 
 
-def show(rows: Sequence["Row"], problem: "Problem", epsilon: float, delta: float) -> None:
-    """Both tables, and what fails."""
+def print_tables(rows: Sequence["Row"], problem: "Problem", epsilon: float, delta: float) -> None:
+    """Print both tables, and the conditions that fail."""
     from rich.console import Console
 
     console = Console()

@@ -110,7 +110,7 @@ def demo(out: Annotated[Path | None, typer.Option(help="The folder to make. Defa
     from sklearn.metrics import accuracy_score, roc_auc_score
 
     from privopt import datasets
-    from privopt.cli.show import report, shown
+    from privopt.cli.show import print_run, report
     from privopt.escaping import say
     from privopt.privacy.accountants import epsilon
     from privopt.privacy.events import compose
@@ -148,7 +148,7 @@ def demo(out: Annotated[Path | None, typer.Option(help="The folder to make. Defa
     plain = LogisticRegression(C=np.inf).fit(model.encoding.matrix(rows.frame), rows.target)
     add("non-private", "∞", "–", plain.predict_proba(model.encoding.matrix(asked.frame))[:, 1], time.perf_counter() - started)
 
-    shown(console, folders[1])
+    print_run(console, folders[1])
     console.print(table)
     everything = compose([folder.statement().event for folder in folders])
     delta = statement.budget.delta
@@ -186,7 +186,7 @@ def _write_survey(place: Path) -> tuple[Path, Path]:
         raise InputError("the demo's data come with statsmodels: pip install 'privopt[demo]'") from None
     import numpy as np
 
-    from privopt.checkpoint import write_atomically
+    from privopt.durable import write_atomically
 
     frame = fair.load_pandas().data
     frame["affair"] = np.where(frame.pop("affairs") > 0, "yes", "no")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from privopt.cli.options import Relation, Run, Seed
 from privopt.errors import InputError
-from privopt.privacy.budget import Neighbours
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="A run folder.", show_default=False)],
+    run: Run,
     file: Annotated[
         Path, typer.Argument(help="Private rows that the model was not trained on, in the same format.", show_default=False)
     ],
@@ -38,12 +38,7 @@ def evaluate(
         float | None,
         typer.Option(help="Larger errors of a number count as this large. Default: the range's width; less means less noise."),
     ] = None,
-    neighbours: Annotated[
-        Neighbours,
-        typer.Option(
-            help="What is hidden: whether a row counts at all (add-remove), or what it says (replace-one). n is public."
-        ),
-    ] = "add-remove",
+    neighbours: Relation = "add-remove",
     ledger: Annotated[
         Path | None,
         typer.Option(help="The ledger to charge; its cap, if it has one, holds. Default: evaluation-ledger.jsonl in RUN."),
@@ -51,9 +46,7 @@ def evaluate(
     out: Annotated[
         Path | None, typer.Option(help="The JSON file to write. Default: evaluation.json in RUN, or evaluation-2.json, …")
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Fixed noise, for tests only: whoever knows the seed can remove the noise.")
-    ] = None,
+    seed: Seed = None,
 ) -> None:
     """Measure how good a model is on private rows: privopt evaluate RUN held_out.csv --epsilon 0.5
 

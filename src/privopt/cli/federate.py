@@ -1,13 +1,26 @@
 """`privopt federate`: a private model from users who keep their rows, on Flower."""
 
 import signal
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from privopt.cli.train import given, kept, parse_option
+from privopt.cli.options import (
+    ClipBound,
+    LearningRate,
+    MethodOptions,
+    NewRun,
+    Resume,
+    SchemaFile,
+    Seed,
+    Target,
+    Task,
+    new_run_folder,
+    parse_options,
+    refuse_settings,
+)
+from privopt.cli.train import explain_resume
 from privopt.errors import InputError, warn
 
 if TYPE_CHECKING:
@@ -18,7 +31,7 @@ def federate(
     context: typer.Context,
     file: Annotated[Path | None, typer.Argument(help="CSV or Parquet, with a column of users.", show_default=False)] = None,
     users: Annotated[str | None, typer.Option(help="The column that says whose row it is. It is not trained on.")] = None,
-    target: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
+    target: Target = None,
     epsilon: Annotated[float | None, typer.Option(help="The privacy budget for one user, with all rows: 1 is strong.")] = None,
     delta: Annotated[
         float | None, typer.Option(help="The probability that the guarantee may fail with. Default: below 1/(10 users).")
@@ -31,18 +44,11 @@ def federate(
         int | None, typer.Option(help="How often the model is sent to the nodes. Default: a public rule, as for the next four.")
     ] = None,
     cohort: Annotated[int | None, typer.Option(help="Expected users of a round: each is drawn by a coin.")] = None,
-    clip_bound: Annotated[float | None, typer.Option(help="How far one user can pull a round.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Step size of the server.")] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(help="An option of the method's own, as name=value: local_steps=10, noise=shares, clipping=adaptive."),
-    ] = None,
-    task: Annotated[
-        Literal["classify", "regress"] | None, typer.Option(help="Classes or numbers? Needed for whole numbers.")
-    ] = None,
-    schema: Annotated[
-        Path | None, typer.Option(help="What is publicly known of the columns, as JSON; the rest is estimated privately.")
-    ] = None,
+    clip_bound: ClipBound = None,
+    learning_rate: LearningRate = None,
+    option: MethodOptions = None,
+    task: Task = None,
+    schema: SchemaFile = None,
     public: Annotated[Path | None, typer.Option(help="Rows that are not private, for fed-adadps.")] = None,
     nodes: Annotated[int, typer.Option(help="Flower SuperNodes; each serves its part of the users.")] = 2,
     timeout: Annotated[
@@ -52,9 +58,9 @@ def federate(
     app: Annotated[
         Path | None, typer.Option(help="Write a Flower app to this folder instead, for nodes that have their own rows.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder to make. Default: runs/NAME-DATE.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder, within its budget.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Fixed noise, for tests only.")] = None,
+    out: NewRun = None,
+    resume: Resume = None,
+    seed: Seed = None,
 ) -> None:
     """Train a federation on this machine: privopt federate visits.csv --users patient --target readmitted --epsilon 3
 
@@ -67,7 +73,7 @@ def federate(
     from rich.console import Console
 
     from privopt import datasets
-    from privopt.cli.show import report, shown
+    from privopt.cli.show import print_run, report
     from privopt.federated.training import FederatedSettings
     from privopt.runs import local_federation
     from privopt.runs.request import FederationRequest
@@ -75,12 +81,11 @@ def federate(
     console = Console()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: Flower's processes are ended, and nothing is lost
     if resume is not None:
-        if any(given(context, name) for name in context.params if name != "resume"):
-            raise InputError("--resume goes on with the run as it was asked for: leave FILE and the other options out.")
-        with kept(resume, "federate"), _Bar(console) as bar:
+        refuse_settings(context, allowed=[])
+        with explain_resume(resume, "federate"), _Bar(console) as bar:
             folder = local_federation.resume(resume, bar)
         report(folder)
-        shown(console, folder)
+        print_run(console, folder)
         return
     if users is None or target is None or epsilon is None or (file is None) == (app is None):
         raise InputError(
@@ -96,7 +101,7 @@ def federate(
         task=task,
         model=model,
         nodes=nodes,
-        settings=FederatedSettings(method, rounds, cohort, clip_bound, learning_rate, dict(map(parse_option, option or []))),
+        settings=FederatedSettings(method, rounds, cohort, clip_bound, learning_rate, parse_options(option)),
         schema=None if schema is None else datasets.load(schema),
         public=public,
         wait=wait,
@@ -110,11 +115,11 @@ def federate(
         console.print(f"Flower app in {app}. Start it with: flwr run {app} SUPERLINK", highlight=False)
         return
     assert file is not None
-    place = out or Path("runs") / f"{file.name.split('.')[0]}-{time.strftime('%Y%m%d-%H%M%S')}"
-    with kept(place, "federate"), _Bar(console) as bar:
+    place = out or new_run_folder(file)
+    with explain_resume(place, "federate"), _Bar(console) as bar:
         folder = local_federation.start(request, place, bar)
     report(folder)
-    shown(console, folder)
+    print_run(console, folder)
 
 
 MANY_USERS = 1_000_000  # an app is checked for as many: settings that do not fit then never do

@@ -21,7 +21,7 @@ def schema_form(
     when a model is trained, so it can be used as it is: privopt train FILE --schema schema.json
     """
     from privopt import datasets
-    from privopt.checkpoint import write_atomically
+    from privopt.durable import write_atomically
 
     if out is not None and out.exists():
         raise InputError(f"--out {out} exists already. Name another file.")

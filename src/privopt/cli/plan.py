@@ -11,18 +11,19 @@ from typing import Annotated, Any
 
 import typer
 
-from privopt.cli.account import check_count, check_positive, checked_delta, event, show_cautions
+from privopt.cli.account import check_count, check_positive, choose_delta, event, show_cautions
+from privopt.cli.options import AsJson, Delta, Relation
 from privopt.errors import InputError
 from privopt.limits import MOST_EXAMPLES, MOST_ROUNDS
-from privopt.privacy.budget import Budget, Neighbours, cautions, describe_attacker, strongest_attacker
+from privopt.privacy.budget import Budget, cautions, describe_attacker, strongest_attacker
 
 # ---------------------------------------------------------------- methods
 
 
-NARROW = 100  # letters
+NARROW = 100  # columns of a terminal
 
 
-def methods(as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False) -> None:
+def methods(as_json: AsJson = False) -> None:
     """List the training methods: what each is, what it needs and what it guarantees."""
     from rich.console import Console
     from rich.markup import escape
@@ -71,7 +72,7 @@ _HEADINGS = (
     "noise\nnorm",
     "at equal\nprogress",
 )
-CLOSE = 0.05  # rows are told apart by their cost if their noise differs by less
+CLOSE = 0.05  # rows whose noise differs by less are compared by their cost
 
 
 @dataclass(frozen=True)
@@ -94,16 +95,8 @@ def plan(
         int, typer.Option("--d", help="Number of parameters of the model; features + 1 for a linear model of two classes.")
     ],
     epsilon: Annotated[float, typer.Option(help="The budget ε. Smaller is more private; 1 is a common choice.")],
-    delta: Annotated[
-        float | None,
-        typer.Option(help="The probability that the guarantee may fail with; by default the power of ten at or below 1/(10 n)."),
-    ] = None,
-    neighbours: Annotated[
-        Neighbours,
-        typer.Option(
-            help="What is hidden: whether an example counts at all (add-remove), or what it says (replace-one). n is public."
-        ),
-    ] = "add-remove",
+    delta: Delta = None,
+    neighbours: Relation = "add-remove",
     batches: Annotated[
         str | None,
         typer.Option(help='Batch sizes to compare, like "full,4096,1024,256"; by default all examples, n/8, n/32 and n/128.'),
@@ -111,7 +104,7 @@ def plan(
     rounds: Annotated[
         str | None, typer.Option(help=f'Numbers of gradient steps to compare; by default "{",".join(map(str, ROUNDS))}".')
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare batch sizes and rounds for a budget, before any data are read.
 
@@ -126,11 +119,11 @@ def plan(
     check_count("--n", n)
     check_count("--d", d)
     check_positive("--epsilon", epsilon)
-    budget = Budget(epsilon, checked_delta(n, delta), neighbours)
-    sizes = default_batches(n) if batches is None else _parsed_batches(batches, n)
-    counts = ROUNDS if rounds is None else _parsed("--rounds", rounds, MOST_ROUNDS)
-    found = list(_with_progress(calibrated(n, d, budget, sizes, counts), len(sizes) * len(counts)))
-    best = recommended(found)
+    budget = Budget(epsilon, choose_delta(n, delta), neighbours)
+    sizes = default_batches(n) if batches is None else _parse_batches(batches, n)
+    counts = ROUNDS if rounds is None else _parse_numbers("--rounds", rounds, MOST_ROUNDS)
+    found = list(_show_progress(calibrate_rows(n, d, budget, sizes, counts), len(sizes) * len(counts)))
+    best = choose_row(found)
     result: dict[str, Any] = {
         "n": n,
         "d": d,
@@ -147,12 +140,12 @@ def plan(
     if as_json:
         typer.echo(json.dumps(result, indent=2))
     else:
-        _show(found, best, result)
+        _print_rows(found, best, result)
     show_cautions(result["warnings"])
 
 
-def calibrated(n: int, d: int, budget: Budget, batches: Sequence[int], rounds: Sequence[int]) -> Iterator[Row]:
-    """Every batch size (n is a full batch, others are Poisson samples) with every number of rounds, at the noise it needs."""
+def calibrate_rows(n: int, d: int, budget: Budget, batches: Sequence[int], rounds: Sequence[int]) -> Iterator[Row]:
+    """Calibrate every batch size (n is a full batch, others are Poisson samples) with every number of rounds."""
     from privopt.privacy.calibration import calibrate
 
     for batch in batches:
@@ -163,8 +156,8 @@ def calibrated(n: int, d: int, budget: Budget, batches: Sequence[int], rounds: S
             yield Row(batch, batch == n, count, count * batch / n, noise, noise / batch, norm, norm / math.sqrt(count))
 
 
-def recommended(rows: Sequence[Row]) -> Row:
-    """The cheapest row, in data passes, whose noise for the same progress is within 5 % of the least.
+def choose_row(rows: Sequence[Row]) -> Row:
+    """Choose the cheapest row, in data passes, whose noise for the same progress is within 5 % of the least.
 
     T rounds of step η progress by ηT, in units of the clipped gradient. Their noises are independent, so together they move the
     model by η√T·s, where s = z√d/b is the norm of one round's noise. For the same progress P = ηT that is P·s/√T, so rows
@@ -180,30 +173,30 @@ def recommended(rows: Sequence[Row]) -> Row:
 
 
 def reason(rows: Sequence[Row], best: Row) -> str:
-    """Why this row."""
+    """Explain the choice of a row."""
     above = best.noise_at_equal_progress / min(row.noise_at_equal_progress for row in rows) - 1
     noise = f"{100 * above:.1f} % above the least" if above >= 0.001 else "the least of all"  # calibration is no finer
     return (
-        f"{_named(best)} × {best.rounds} rounds: at equal progress its noise is {noise}, and of the rows within "
+        f"{_describe_batch(best)} × {best.rounds} rounds: at equal progress its noise is {noise}, and of the rows within "
         f"{100 * CLOSE:.0f} % of the least it takes the fewest data passes ({best.data_passes:.3g}). If steps so large do not "
         "converge, take more rounds: at equal progress that adds no noise, only passes."
     )
 
 
 def default_batches(n: int) -> list[int]:
-    """All examples, and the powers of two next to n/8, n/32 and n/128."""
+    """List all examples, and the powers of two next to n/8, n/32 and n/128."""
     powers = (2 ** round(math.log2(n / share)) for share in SHARES if n >= 2 * share)
     return [n, *dict.fromkeys(powers)]
 
 
-def _parsed_batches(text: str, n: int) -> list[int]:
-    found = _parsed("--batches", text, MOST_EXAMPLES, words={"full": n})
+def _parse_batches(text: str, n: int) -> list[int]:
+    found = _parse_numbers("--batches", text, MOST_EXAMPLES, words={"full": n})
     if max(found) > n:
         raise InputError(f"--batches has {max(found)}, but there are only {n} examples. 'full' is all of them.")
     return found
 
 
-def _parsed(option: str, text: str, most: int, words: dict[str, int] | None = None) -> list[int]:
+def _parse_numbers(option: str, text: str, most: int, words: dict[str, int] | None = None) -> list[int]:
     found = []
     for item in (item.strip() for item in text.split(",")):
         if item in (words or {}):
@@ -216,11 +209,11 @@ def _parsed(option: str, text: str, most: int, words: dict[str, int] | None = No
     return list(dict.fromkeys(found))
 
 
-def _named(row: Row) -> str:
+def _describe_batch(row: Row) -> str:
     return "full batch" if row.full else f"batch {row.batch}"
 
 
-def _with_progress(rows: Iterator[Row], total: int) -> Iterator[Row]:
+def _show_progress(rows: Iterator[Row], total: int) -> Iterator[Row]:
     from rich.console import Console
     from rich.progress import track
 
@@ -230,7 +223,7 @@ def _with_progress(rows: Iterator[Row], total: int) -> Iterator[Row]:
     )
 
 
-def _show(rows: Sequence[Row], best: Row, result: dict[str, Any]) -> None:
+def _print_rows(rows: Sequence[Row], best: Row, result: dict[str, Any]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table

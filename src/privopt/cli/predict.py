@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from privopt.cli.options import Run
 from privopt.errors import InputError
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="A run folder.", show_default=False)],
+    run: Run,
     file: Annotated[
         Path, typer.Argument(help="Rows to predict, in the format that the model was trained on.", show_default=False)
     ],
@@ -32,7 +33,7 @@ def predict(
     from rich.console import Console
 
     from privopt import datasets
-    from privopt.checkpoint import write_atomically
+    from privopt.durable import write_atomically
     from privopt.escaping import printable, say
     from privopt.runs.folder import RunFolder
 

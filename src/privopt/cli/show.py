@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from privopt.cli.options import AsJson, Run
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -16,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def show(
-    run: Annotated[Path, typer.Argument(help="A run folder.", show_default=False)],
-    json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    run: Run,
+    json: AsJson = False,
     html: Annotated[bool, typer.Option("--html", help="Write report.html anew into the run folder, for a browser.")] = False,
 ) -> None:
     """What a run may claim: its statement, the budget spent (recomputed from the ledger), and its settings."""
@@ -52,11 +54,11 @@ def show(
             )
         )
         return
-    shown(Console(), folder)
+    print_run(Console(), folder)
 
 
-def shown(console: "Console", folder: "RunFolder") -> None:
-    """Print it."""
+def print_run(console: "Console", folder: "RunFolder") -> None:
+    """Print what a run may claim, or how it goes on."""
     from rich.panel import Panel
 
     from privopt.escaping import plain, say
@@ -89,7 +91,7 @@ def report(folder: "RunFolder") -> None:
 
 
 def card(
-    run: Annotated[Path, typer.Argument(help="A run folder.", show_default=False)],
+    run: Run,
     out: Annotated[Path | None, typer.Option(help="The file to write; it must not exist. Default: RUN/model_card.md.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print an entry for the registry of DP deployments instead.")] = False,
 ) -> None:

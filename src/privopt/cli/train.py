@@ -1,105 +1,99 @@
 """`privopt train`: a private model from a file."""
 
-import json
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from privopt.cli.options import (
+    ClipBound,
+    Delta,
+    Drop,
+    LearningRate,
+    MethodOptions,
+    NewRun,
+    Person,
+    Relation,
+    Resume,
+    RowsPerPerson,
+    SchemaFile,
+    Seed,
+    Target,
+    Task,
+    new_run_folder,
+    parse_options,
+    refuse_settings,
+)
 from privopt.errors import InputError
-from privopt.privacy.budget import Neighbours
 
 if TYPE_CHECKING:
     from privopt.runs.request import HoldOut, Request
 
+TrainingFile = Annotated[
+    Path | None,
+    typer.Argument(help="CSV, Parquet, LIBSVM/svmlight or .npz (X and y, or a CSR matrix and y).", show_default=False),
+]
+Epsilon = Annotated[
+    float | None, typer.Option(help="The privacy budget for everything this command learns: 1 is strong, 3 common, 10 weak.")
+]
+MethodName = Annotated[str, typer.Option(help="How to train; `privopt methods` lists them. Your own: module:name.")]
+Model = Annotated[
+    str,
+    typer.Option(
+        help="linear, or a network: mlp:128,128 has two hidden layers of 128 tanh units (ReLU was less reliable under "
+        "noise). Networks need torch: pip install 'privopt\\[torch]'."
+    ),
+]
+Public = Annotated[
+    Path | None, typer.Option(help="A file like FILE whose rows are not private, for methods that use public data (adadps).")
+]
+RowNorm = Annotated[float | None, typer.Option(help="A public bound on the length of rows, for LIBSVM and npz files.")]
+Rounds = Annotated[int | None, typer.Option(help="Gradient steps. Default: a rule that needs no tuning, as for the next three.")]
+BatchSize = Annotated[int | None, typer.Option(help="Expected rows per step. Default: all of them; 2048 for a network.")]
+Processes = Annotated[
+    int | None,
+    typer.Option(help="Processes of this machine that train a network together, started by torchrun. The guarantee stays."),
+]
+HeldOutShare = Annotated[
+    float | None,
+    typer.Option(help="A share of the rows, such as 0.2, that is set aside at random, to evaluate the model on at the end."),
+]
+EvaluationBudget = Annotated[
+    float | None, typer.Option(help="The budget of that evaluation; a row spends either it or --epsilon.")
+]
+
 
 def train(
     context: typer.Context,
-    file: Annotated[
-        Path | None,
-        typer.Argument(help="CSV, Parquet, LIBSVM/svmlight or .npz (X and y, or a CSR matrix and y).", show_default=False),
-    ] = None,
-    target: Annotated[str | None, typer.Option(help="The column to predict. LIBSVM and npz files say it themselves.")] = None,
-    person: Annotated[
-        str | None,
-        typer.Option(help="The column that says whose row it is: protects people, with all their rows. It is never a feature."),
-    ] = None,
-    rows_per_person: Annotated[
-        int | None, typer.Option(help="Rows of a person that count, drawn at random. Default: at most 32.")
-    ] = None,
-    epsilon: Annotated[
-        float | None, typer.Option(help="The privacy budget for everything this command learns: 1 is strong, 3 common, 10 weak.")
-    ] = None,
-    delta: Annotated[
-        float | None,
-        typer.Option(help="The probability that the guarantee may fail with. Default: 1/(10 n), rounded down to a power of ten."),
-    ] = None,
-    method: Annotated[str, typer.Option(help="How to train; `privopt methods` lists them. Your own: module:name.")] = "dp-adam",
-    model: Annotated[
-        str,
-        typer.Option(
-            help="linear, or a network: mlp:128,128 has two hidden layers of 128 tanh units (ReLU was less reliable under "
-            "noise). Networks need torch: pip install 'privopt\\[torch]'."
-        ),
-    ] = "linear",
-    option: Annotated[
-        list[str] | None,
-        typer.Option(help="An option of the method's own, as name=value; its page in docs/methods lists them. Repeatable."),
-    ] = None,
-    public: Annotated[
-        Path | None,
-        typer.Option(help="A file like FILE whose rows are not private, for methods that use public data (adadps)."),
-    ] = None,
-    task: Annotated[
-        Literal["classify", "regress"] | None,
-        typer.Option(help="Classes or numbers? Needed for whole numbers of more than two values."),
-    ] = None,
-    schema: Annotated[
-        Path | None,
-        typer.Option(
-            help="What is publicly known of the columns, as JSON: ranges of numbers, lists of categories, columns to ignore. "
-            "What it leaves out is estimated privately and paid from the budget."
-        ),
-    ] = None,
-    drop: Annotated[list[str] | None, typer.Option(help="A column that is not used. Repeatable.")] = None,
-    row_norm: Annotated[
-        float | None, typer.Option(help="A public bound on the length of rows, for LIBSVM and npz files.")
-    ] = None,
-    neighbours: Annotated[
-        Neighbours,
-        typer.Option(
-            help="What is hidden: whether a row counts at all (add-remove), or what it says (replace-one). n is public."
-        ),
-    ] = "add-remove",
-    rounds: Annotated[
-        int | None, typer.Option(help="Gradient steps. Default: a rule that needs no tuning, as for the next three.")
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Expected rows per step. Default: all of them; 2048 for a network.")
-    ] = None,
-    clip_bound: Annotated[float | None, typer.Option(help="How far one row can pull a step.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Step size.")] = None,
+    file: TrainingFile = None,
+    target: Target = None,
+    person: Person = None,
+    rows_per_person: RowsPerPerson = None,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
+    method: MethodName = "dp-adam",
+    model: Model = "linear",
+    option: MethodOptions = None,
+    public: Public = None,
+    task: Task = None,
+    schema: SchemaFile = None,
+    drop: Drop = None,
+    row_norm: RowNorm = None,
+    neighbours: Relation = "add-remove",
+    rounds: Rounds = None,
+    batch_size: BatchSize = None,
+    clip_bound: ClipBound = None,
+    learning_rate: LearningRate = None,
     alpha: Annotated[float, typer.Option(help="Strength of ridge regularisation.")] = 0.0,
-    nproc: Annotated[
-        int | None,
-        typer.Option(help="Processes of this machine that train a network together, started by torchrun. The guarantee stays."),
-    ] = None,
-    holdout: Annotated[
-        float | None,
-        typer.Option(help="A share of the rows, such as 0.2, that is set aside at random, to evaluate the model on at the end."),
-    ] = None,
-    evaluate_epsilon: Annotated[
-        float | None, typer.Option(help="The budget of that evaluation; a row spends either it or --epsilon.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder to make. Default: runs/NAME-DATE.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder, within its budget.")] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Fixed noise, for tests only: whoever knows the seed can remove the noise.")
-    ] = None,
+    nproc: Processes = None,
+    holdout: HeldOutShare = None,
+    evaluate_epsilon: EvaluationBudget = None,
+    out: NewRun = None,
+    resume: Resume = None,
+    seed: Seed = None,
 ) -> None:
     """Train a private model: privopt train patients.csv --target readmitted --epsilon 1
 
@@ -116,10 +110,7 @@ def train(
 
     sys.path.insert(0, "")  # --method module:name finds modules of the current folder, as `python -m` does
     if resume is not None:
-        if any(given(context, name) for name in context.params if name not in ("resume", "nproc")):
-            raise InputError(
-                "--resume goes on with the run as it was asked for: leave FILE and the other options out (but for --nproc)."
-            )
+        refuse_settings(context, allowed=["nproc"])
         run_folder(context, None, resume, resumed_processes(resume, nproc), [])
         return
     if file is None:
@@ -142,7 +133,7 @@ def train(
             learning_rate=learning_rate,
             bounds=row_norm,
             alpha=alpha,
-            options=dict(map(parse_option, option or [])),
+            options=parse_options(option),
         ),
         schema=None if schema is None else datasets.load(schema),
         public=public,
@@ -157,7 +148,7 @@ def train(
         raise InputError("--nproc is for networks, such as --model mlp:128,128: a linear model trains in one process.")
     if nproc is not None and person is not None:
         raise InputError("--person is for one process: among several, the rows of a person could be in two. Leave --nproc out.")
-    place = out or Path("runs") / f"{file.name.split('.')[0]}-{time.strftime('%Y%m%d-%H%M%S')}"
+    place = out or new_run_folder(file)
     run_folder(context, request, place, nproc, [] if out else ["--out", str(place)])
 
 
@@ -176,18 +167,18 @@ def run_folder(
     from rich.console import Console
 
     from privopt.cli.processes import processes
-    from privopt.cli.show import report, shown
+    from privopt.cli.show import print_run, report
     from privopt.escaping import plain, say
     from privopt.progress import Bar
     from privopt.runs import execution as runs
     from privopt.runs.evaluation import evaluate_held_out
 
     console = Console()
-    with kept(place), processes(context, nproc, more), Bar(console, "training") as bar:
+    with explain_resume(place), processes(context, nproc, more), Bar(console, "training") as bar:
         folder = runs.resume(place, bar) if request is None else runs.start(request, place, bar, announce)
     evaluated = evaluate_held_out(folder)  # before the report, which shows it
     report(folder)
-    shown(console, folder)
+    print_run(console, folder)
     if evaluated is not None:
         quality, file = evaluated
         console.print(plain(str(quality)))
@@ -212,7 +203,7 @@ def _holdout(share: float | None, epsilon: float | None, nproc: int | None, seed
 
 
 @contextmanager
-def kept(place: Path, command: str = "train") -> Iterator[None]:
+def explain_resume(place: Path, command: str = "train") -> Iterator[None]:
     """Say how a run goes on that somebody stops, or that a full disk ends."""
     try:
         yield
@@ -225,20 +216,3 @@ def kept(place: Path, command: str = "train") -> Iterator[None]:
             message = f"What was paid for is kept. The run goes on, and pays nothing twice: privopt {command} --resume {place}"
             say(Console(stderr=True), message)
         raise
-
-
-def given(context: typer.Context, name: str) -> bool:
-    """Whether the user gave it, be it what it would be anyway."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
-
-
-def parse_option(text: str) -> tuple[str, Any]:
-    """name=value, where the value is JSON (a number, true, a list), or else text."""
-    name, equals, value = text.partition("=")
-    if not equals or not name.isidentifier():
-        raise InputError(f"--option is {text[:80]!r}, but it is name=value, as in --option rule=adam.")
-    try:
-        return name, json.loads(value)
-    except (ValueError, RecursionError):
-        return name, value

@@ -1,16 +1,27 @@
 """`privopt tune`: the best of several settings, chosen privately, with one budget for all of it."""
 
 import itertools
-import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
+from privopt.cli.options import (
+    Delta,
+    Drop,
+    NewRun,
+    Person,
+    Relation,
+    RowsPerPerson,
+    SchemaFile,
+    Seed,
+    Target,
+    Task,
+    new_run_folder,
+    parse_value,
+)
 from privopt.errors import InputError
-from privopt.privacy.budget import Neighbours
 
 
 def tune(
@@ -23,18 +34,18 @@ def tune(
             "--try", help="A setting and the values to try, as in rounds=100,400. Repeatable; all combinations are tried."
         ),
     ],
-    target: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
-    person: Annotated[str | None, typer.Option(help="The column that says whose row it is: protects people.")] = None,
-    rows_per_person: Annotated[int | None, typer.Option(help="Rows of a person that count. Default: at most 32.")] = None,
-    delta: Annotated[float | None, typer.Option(help="As for privopt train.")] = None,
-    schema: Annotated[Path | None, typer.Option(help="What is publicly known of the columns, as JSON.")] = None,
-    drop: Annotated[list[str] | None, typer.Option(help="A column that is not used. Repeatable.")] = None,
-    task: Annotated[Literal["classify", "regress"] | None, typer.Option(help="Classes or numbers?")] = None,
-    neighbours: Annotated[Neighbours, typer.Option(help="As for privopt train.")] = "add-remove",
+    target: Target = None,
+    person: Person = None,
+    rows_per_person: RowsPerPerson = None,
+    delta: Delta = None,
+    schema: SchemaFile = None,
+    drop: Drop = None,
+    task: Task = None,
+    neighbours: Relation = "add-remove",
     trials: Annotated[float | None, typer.Option(help="How many trials on average. Default: two for each candidate.")] = None,
     scored: Annotated[float, typer.Option(help="The share of rows that is for scores only.")] = 0.2,
-    out: Annotated[Path | None, typer.Option(help="The run folder to make. Default: runs/NAME-DATE.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Fixed noise, for tests only.")] = None,
+    out: NewRun = None,
+    seed: Seed = None,
 ) -> None:
     """Choose settings privately: privopt tune patients.csv --target readmitted --epsilon 1 --try rounds=50,400 --try alpha=0,0.1
 
@@ -66,13 +77,12 @@ def tune(
         drop=tuple(drop or ()),
         search=Search(_combine(tried), trials, scored),
     )
-    place = out or Path("runs") / f"{file.name.split('.')[0]}-{time.strftime('%Y%m%d-%H%M%S')}"
     console = Console()
 
     def announce(price: str) -> None:
         say(console, f"{price} How long the search takes tells how many trials there were: keep it to yourself.")
 
-    run_folder(context, request, place, None, [], announce)
+    run_folder(context, request, out or new_run_folder(file), None, [], announce)
 
 
 def _combine(tried: Sequence[str]) -> tuple[dict[str, Any], ...]:
@@ -84,12 +94,5 @@ def _combine(tried: Sequence[str]) -> tuple[dict[str, Any], ...]:
             raise InputError(f"--try is {text[:80]!r}, but it is a name and values, as in --try rounds=100,400.")
         if name in grid:
             raise InputError(f"--try names {name} twice. Give its values together, as in --try {name}={values},…")
-        grid[name.replace("-", "_")] = [_parse(value) for value in values.split(",")]
+        grid[name.replace("-", "_")] = [parse_value(value) for value in values.split(",")]
     return tuple(dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values()))
-
-
-def _parse(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

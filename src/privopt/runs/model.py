@@ -12,10 +12,10 @@ from safetensors.numpy import load, save
 from scipy.special import expit, softmax
 
 from privopt import datasets
-from privopt.checkpoint import write_atomically
 from privopt.datasets import Encoding, Table
 from privopt.datasets.readers import read_json
 from privopt.datasets.schema import shortened
+from privopt.durable import write_atomically
 from privopt.errors import InputError
 from privopt.perexample.columns import Basis, basis_from_json
 from privopt.perexample.grads import Vector
