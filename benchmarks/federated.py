@@ -26,10 +26,8 @@ import scipy.sparse as sp
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from privopt.federated.nodes import Reply, Request
-
 from benchmarks.data import folder
-from privopt.federated.nodes import NodesInProcess
+from privopt.federated.nodes import NodesInProcess, Reply, Request
 from privopt.federated.training import FederatedSettings, ModelFacts, train_federation
 from privopt.methods.problem import SideFacts, multinomial_facts
 from privopt.perexample.losses import Multinomial

@@ -16,7 +16,6 @@ import scipy.sparse as sp
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from privopt.federated.nodes import Request, answer
-
 from privopt.measure.clips import l2
 from privopt.measure.mechanisms import gaussian
 from privopt.measure.randomness import generator
