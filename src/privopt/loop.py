@@ -19,7 +19,7 @@ from privopt.privacy.accountants import accountable
 from privopt.privacy.events import DpEvent, NoOpDpEvent, compose
 from privopt.privacy.ledger import Ledger, Run
 from privopt.recipe import Recipe
-from privopt.state import PublicState, copy_iterate
+from privopt.state import PublicState, copy_iterate, is_finite
 
 DURABILITY = 0.005  # share of the time of a block of rounds that goes into paying for it, and as much into saving it
 FIRST_BLOCK = 1 / 16  # share of the rounds that is paid before it is known how long one takes
@@ -201,7 +201,7 @@ def _plan(recipe: Recipe, state: _RunState, spending: Run, *, replayed: bool) ->
 
 def check_finite(*parameters: Any) -> None:
     """Refuse to release what is no model. Whether it is one is read off private parameters: post-processing, which is free."""
-    if not all(bool(array_namespace(part).isfinite(part).all()) for part in parameters):
+    if not all(map(is_finite, parameters)):
         raise Diverged(
             "training diverged: the released parameters are not finite, so there is no model. What was paid for stays in the "
             "ledger. A smaller learning rate, or the default one, would help; so would declared ranges that fit the data."

@@ -34,6 +34,7 @@ from privopt.postprocess.side_information import SideInformation, nothing
 from privopt.postprocess.updates import UpdateRule
 from privopt.privacy.budget import UNITS
 from privopt.privacy.events import DpEvent, compose
+from privopt.state import is_finite
 
 Plan = Callable[[int], Measuring]  # round → what is measured in it
 
@@ -188,7 +189,7 @@ class Recipe:
         if offer.size < 1:
             raise CompositionError("the oracle has no examples, so there is no mean of them.")
         xp = array_namespace(parameters)
-        if not xp.isdtype(parameters.dtype, "real floating") or not bool(xp.all(xp.isfinite(parameters))):
+        if not xp.isdtype(parameters.dtype, "real floating") or not is_finite(parameters):
             raise CompositionError("start parameters are finite floating-point numbers: no step leads from others to a model.")
         shape = tuple(parameters.shape)
         if len(shape) != 1 or offer.dimension not in (None, *shape):

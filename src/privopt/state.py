@@ -4,6 +4,7 @@ Iterates are post-processing of private answers, and side information comes from
 earlier private answers: nothing here has met a private example.
 """
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from array_api_compat import array_namespace
@@ -31,3 +32,19 @@ class PublicState(NamedTuple):
 def copy_iterate(iterate: Any) -> Any:
     """Copy an iterate, to keep it: the loop moves iterates in place."""
     return array_namespace(iterate).asarray(iterate, copy=True)
+
+
+PART = 1 << 18  # numbers of a large vector that are worked on at a time
+
+
+def places(array: Any) -> Iterable[Any]:
+    """The places of an array: all of them, or those of one part of a large vector after another, to work without a copy of it."""
+    if not array.ndim or array.shape[0] <= PART:
+        return (...,)
+    return (slice(start, start + PART) for start in range(0, array.shape[0], PART))
+
+
+def is_finite(array: Any) -> bool:
+    """Whether all numbers are finite."""
+    xp = array_namespace(array)
+    return all(bool(xp.all(xp.isfinite(array[where]))) for where in places(array))

@@ -80,10 +80,10 @@ def test_a_step_leads_to_an_array_of_its_own_or_moves_the_iterate_and_does_the_s
         np.testing.assert_array_equal(there, here + step.displacement)
         arrays = [G, here, step.along, *(value for value in memory.values() if isinstance(value, np.ndarray))]
         assert not any(np.shares_memory(there, array) for array in arrays)
-        in_torch = step._replace(along=torch.tensor(step.along)).taken(torch.tensor(here))
+        in_torch = step._replace(towards=torch.tensor(step.along)).taken(torch.tensor(here))
         np.testing.assert_allclose(in_torch.numpy(), there, rtol=1e-15)
         for along, start in ((step.along, here.copy()), (torch.tensor(step.along), torch.tensor(here))):
-            assert step._replace(along=along).taken(start, in_place=True) is start
+            assert step._replace(towards=along).taken(start, in_place=True) is start
             np.testing.assert_allclose(start, there, rtol=1e-15)
 
 

@@ -9,6 +9,7 @@ from privopt.checkpoint import Checkpoint
 from privopt.loop import Result, check_finite, run
 from privopt.measure.randomness import Rng
 from privopt.perexample.networks import TorchOracle
+from privopt.perexample.networks.layout import Stored
 from privopt.perexample.networks.model_state import training_mode
 from privopt.perexample.networks.rng import Dropout, global_generators
 from privopt.privacy.ledger import Run
@@ -40,13 +41,15 @@ def run_network(
                 progress(done)
 
     with training_mode(oracle.model), global_generators(oracle.layout.device), torch.no_grad():
-        begun = oracle.flat.vector  # which a run leaves as it is
+        begun = Stored(oracle.flat.vector)
         try:
-            result = run(recipe, repeatable, begun, spending=spending, rng=rng, checkpoint=checkpoint, progress=advance)
+            result = run(
+                recipe, repeatable, oracle.flat.vector, spending=spending, rng=rng, checkpoint=checkpoint, progress=advance
+            )
             check_finite(result.parameters)
             oracle.flat.assign(result.parameters)
         except BaseException:
-            oracle.flat.assign(begun)  # public values, with which the same run can be asked for again
+            oracle.flat.assign(begun.vector())  # public values, with which the same run can be asked for again
             raise
         finally:
             oracle.flat.release()

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from privopt.errors import CompositionError
-from privopt.state import copy_iterate
+from privopt.state import copy_iterate, places
 
 State = dict[str, Any]
 
@@ -103,7 +103,11 @@ class average(_Last):  # noqa: N801
         if self.of == "last half" and round_ < rounds // 2:
             return {"kept": parameters, "count": 0}
         count = state["count"] + 1
-        kept = copy_iterate(parameters) if count == 1 else state["kept"] + (parameters - state["kept"]) / count
+        if count == 1:
+            return {"kept": copy_iterate(parameters), "count": count}
+        kept = state["kept"]
+        for where in places(kept):
+            kept[where] = kept[where] + (parameters[where] - kept[where]) / count
         return {"kept": kept, "count": count}
 
 
@@ -127,5 +131,9 @@ class moving_average(_Last):  # noqa: N801
     def observe(self, state: State, round_: int, rounds: int, parameters: Any) -> State:
         count = state["count"]
         decay = min(self.decay, count / (count + 9))
-        kept = copy_iterate(parameters) if not count else parameters + decay * (state["kept"] - parameters)
+        if not count:
+            return {"kept": copy_iterate(parameters), "count": 1}
+        kept = state["kept"]
+        for where in places(kept):
+            kept[where] = parameters[where] + decay * (kept[where] - parameters[where])
         return {"kept": kept, "count": count + 1}

@@ -1,7 +1,8 @@
 """Update rules: what to do with a private answer. Written once against the array API, for NumPy and for torch.
 
-A rule turns a direction into a step. Its state is arrays by name, so that it can be saved. In the formulas θ is the
-iterate, g the direction, η the learning rate, and ĝ a public gradient.
+A rule turns a direction into a step. Its state is arrays by name, so that it can be saved; they are updated in place, and a large
+one part by part, so a step takes no memory of its size. In the formulas θ is the iterate, g the direction, η the learning rate,
+and ĝ a public gradient.
 
 A schedule is the step size of each round, a public function of its number.
 """
@@ -15,7 +16,7 @@ from array_api_compat import array_namespace, is_torch_array
 
 from privopt.errors import CompositionError
 from privopt.needs import PUBLIC_GRADIENT, Needs, needs_of
-from privopt.state import NOTHING, Known
+from privopt.state import NOTHING, Known, copy_iterate, places
 
 # ---------------------------------------------------------------- schedules
 
@@ -59,10 +60,14 @@ State = dict[str, Any]  # arrays by name; empty for a rule without state
 
 
 class Step(NamedTuple):
-    """θ ← θ − rate · along."""
+    """θ ← θ − rate · along, where `towards` is the vector `along`, or computes it at some places."""
 
     rate: float
-    along: Any
+    towards: Any
+
+    @property
+    def along(self) -> Any:
+        return self.towards(...) if callable(self.towards) else self.towards
 
     @property
     def displacement(self) -> Any:
@@ -71,10 +76,19 @@ class Step(NamedTuple):
 
     def taken(self, here: Any, *, in_place: bool = False) -> Any:
         """The next iterate, in a new array or in place. For torch in one pass, because it may be large."""
+        if callable(self.towards):
+            there = here if in_place else copy_iterate(here)
+            for where in places(here):
+                part = Step(self.rate, self.towards(where))
+                if is_torch_array(here):
+                    part.taken(there[where], in_place=True)
+                else:
+                    there[where] += part.displacement
+            return there
         if is_torch_array(here):
             most = array_namespace(here).finfo(here.dtype).max
             rate = self.rate if self.rate <= most else math.inf  # torch refuses a number that overflows, but takes infinity
-            return (here.add_ if in_place else here.add)(self.along, alpha=-rate)
+            return (here.add_ if in_place else here.add)(self.towards, alpha=-rate)
         there, more = (here, self.displacement) if in_place else (self.displacement, here)
         there += more
         return there
@@ -121,8 +135,10 @@ class momentum:  # noqa: N801
         return {"velocity": 0 * parameters}
 
     def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Step, State]:
-        velocity = self.decay * state["velocity"] + direction
-        return Step(as_schedule(self.learning_rate)(round_), velocity), {"velocity": velocity}
+        velocity = state["velocity"]
+        for where in places(velocity):
+            velocity[where] = self.decay * velocity[where] + direction[where]
+        return Step(as_schedule(self.learning_rate)(round_), velocity), state
 
 
 def descent(learning_rate: float | Schedule, decay: float) -> momentum | sgd:
@@ -146,10 +162,15 @@ class rmsprop:  # noqa: N801
         return {"second": 0 * parameters}
 
     def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Step, State]:
-        xp = array_namespace(direction)
-        second = self.decay * state["second"] + (1 - self.decay) * direction**2
-        held = second if self.ceiling == math.inf else xp.clip(second, max=self.ceiling)
-        return Step(as_schedule(self.learning_rate)(round_), direction / (xp.sqrt(held) + self.stability)), {"second": second}
+        xp, second = array_namespace(direction), state["second"]
+        for where in places(second):
+            second[where] = self.decay * second[where] + (1 - self.decay) * direction[where] ** 2
+
+        def towards(where: Any) -> Any:
+            held = second[where] if self.ceiling == math.inf else xp.clip(second[where], max=self.ceiling)
+            return direction[where] / (xp.sqrt(held) + self.stability)
+
+        return Step(as_schedule(self.learning_rate)(round_), towards), state
 
 
 @dataclass(frozen=True)
@@ -174,19 +195,23 @@ class adam:  # noqa: N801
         return {"first": 0 * parameters, "second": 0 * parameters}
 
     def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Step, State]:
-        xp = array_namespace(direction)
-        first = self.first_decay * state["first"] + (1 - self.first_decay) * direction
-        second = self.second_decay * state["second"] + (1 - self.second_decay) * direction**2
-        mean, square = first, second
-        if self.bias_correction:
-            mean = first / (1 - self.first_decay ** (round_ + 1))
-            square = second / (1 - self.second_decay ** (round_ + 1))
-        if self.noise_variance:
-            square = xp.clip(square - self.noise_variance, min=self.floor)
-        if self.ceiling != math.inf:
-            square = xp.clip(square, max=self.ceiling)
-        along = mean / (xp.sqrt(square) + self.stability)
-        return Step(as_schedule(self.learning_rate)(round_), along), {"first": first, "second": second}
+        xp, first, second = array_namespace(direction), state["first"], state["second"]
+        for where in places(first):
+            first[where] = self.first_decay * first[where] + (1 - self.first_decay) * direction[where]
+            second[where] = self.second_decay * second[where] + (1 - self.second_decay) * direction[where] ** 2
+
+        def towards(where: Any) -> Any:
+            mean, square = first[where], second[where]
+            if self.bias_correction:
+                mean = mean / (1 - self.first_decay ** (round_ + 1))
+                square = square / (1 - self.second_decay ** (round_ + 1))
+            if self.noise_variance:
+                square = xp.clip(square - self.noise_variance, min=self.floor)
+            if self.ceiling != math.inf:
+                square = xp.clip(square, max=self.ceiling)
+            return mean / (xp.sqrt(square) + self.stability)
+
+        return Step(as_schedule(self.learning_rate)(round_), towards), state
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,10 @@
 Order and names are those of `named_parameters()`; a shared parameter occurs once, a frozen one does not occur.
 """
 
+import tempfile
+from typing import IO
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -97,3 +101,34 @@ class FlatParameters(Layout):
         """Give each parameter its own storage again, with its current value."""
         for parameter in self.parameters.values():
             parameter.data = parameter.detach().clone()
+
+
+LARGE = 1 << 24  # numbers of a vector that is kept in a file
+
+
+class Stored:
+    """The values of a vector, for later; those of a large one in a temporary file without a name, as far as there is room.
+
+    >>> stored = Stored(torch.arange(3.0), large=0)
+    >>> stored.vector()
+    tensor([0., 1., 2.])
+    """
+
+    def __init__(self, vector: Tensor, *, large: int = LARGE) -> None:
+        self._device, self._vector = vector.device, None if vector.numel() >= large else vector
+        if self._vector is None:
+            numbers = vector.detach().cpu().numpy()
+            self._dtype = numbers.dtype
+            try:
+                self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # it is there as long as this object
+                numbers.tofile(self._file)
+                self._file.flush()
+            except OSError:  # no room
+                self._vector = vector
+
+    def vector(self) -> Tensor:
+        """The values."""
+        if self._vector is not None:
+            return self._vector
+        self._file.seek(0)
+        return torch.from_numpy(np.fromfile(self._file, self._dtype)).to(self._device)

@@ -145,7 +145,7 @@ class TorchOracle:
         if self.chunk is None or count <= self.chunk:
             return self.at_once(parameters, rows)
         at = parameters if parameters is None or isinstance(parameters, Tensor) else torch.as_tensor(parameters)
-        point = self.layout.flat() if at is None else at.detach().clone()  # chunks may be computed again later
+        point = self.layout.flat() if at is None else at.detach()  # which chunks that are computed again need as it is
 
         def compute(start: int, stop: int) -> TorchGrads:
             where = point if isinstance(self.layout, FlatParameters) else None
