@@ -121,10 +121,10 @@ def network(
     """What `fit` hands to the loop; the first input is the canary's. With `persons`, inputs are those of persons with `IDS`."""
     import torch
 
-    from privopt.nets import fit, fitting
+    from privopt.nets import fit, network_run
 
     statement = None
-    with _watching(fitting) as started:
+    with _watching(network_run) as started:
         for canary in (1.0, 0.0):
             targets = torch.stack([torch.linspace(-1, 1, ROWS), torch.full((ROWS,), float(others))], dim=1)
             targets[0] = torch.tensor([HUGE, canary])
