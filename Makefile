@@ -27,7 +27,7 @@ docs: .venv/docs  ## build the documentation into docs/_build; a warning is an e
 	$(BIN)/sphinx-build --fresh-env --fail-on-warning --keep-going --quiet docs docs/_build
 
 bench: .venv/bench  ## measure speed against the non-private step and against Opacus, and utility with defaults
-	@$(BIN)/python benchmarks/speed.py
+	@$(BIN)/python benchmarks/speed.py --json benchmarks/results/speed.json
 	@$(BIN)/python benchmarks/utility.py
 
 mutants: setup  ## seed privacy bugs one by one, and see that the tests catch each
