@@ -10,7 +10,7 @@ from privopt.errors import BudgetExceeded, InputError
 from privopt.federated.nodes import FederatedOracle, Nodes
 from privopt.loop import check_finite
 from privopt.measure.clips import Clip
-from privopt.measure.shared_noise import shared_noise
+from privopt.measure.measurement import shared_noise
 from privopt.methods import Method, check_delta, find_method
 from privopt.methods.problem import Choices, LossFacts, Problem, SideFacts
 from privopt.perexample.grads import Vector
