@@ -112,7 +112,7 @@ class Found:
 def check_search(
     search: Search, base: Settings, loss: LossFacts, *, size: int, columns: int, budget: Budget, public: bool, unit: Any
 ) -> None:
-    """Refuse a search that cannot be, before anything is measured or paid."""
+    """Refuse a search that cannot be made or priced, before anything is measured or paid."""
     if budget.delta == 0:
         raise InputError("delta is 0, but a search is priced by Rényi divergences of Gaussian noise, which need delta > 0.")
     if not 1 <= round(search.holdout * size) < size:
