@@ -4,7 +4,7 @@ A checkpoint holds generator states, which reveal the noise, and a fingerprint o
 Its folder is readable by its owner only (0700, files 0600), every write is atomic, and generator states are removed when the run
 ends. What the run released may stay (`finish`): whoever was killed before it had the model asks for it again, for free.
 
-Noise is replayed on the same query only. Whether it is the same is told by the caller's fingerprint, and by the software:
+Noise is replayed on the same query only. Whether it is the same is decided by the caller's fingerprint and by the software:
 another version of privopt, numpy or Python may compute another query, or other noise, so a run goes on with those it began with.
 """
 
@@ -53,7 +53,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Finished:
-    """What a run released in the end, under its guarantee: nothing of its randomness."""
+    """What a run has released, under its guarantee. It holds nothing of the randomness."""
 
     run: str
     parameters: Any
@@ -66,8 +66,8 @@ class Finished:
 class Checkpoint:
     """The checkpoint of one run in its folder; opening one that exists continues that run.
 
-    `fingerprint` is of the data and of all that is asked of them; of named parts, so that an error can name one. `answers` are
-    what the model answers to made-up examples: numbers, which another machine rounds in another way.
+    `fingerprint` identifies the data and all that is asked of them. It may be one for each named part, so that an error can name
+    the part. `answers` are the model's outputs on made-up examples: numbers, which another machine may round in another way.
     """
 
     def __init__(self, folder: str | os.PathLike[str], fingerprint: Fingerprint, answers: Sequence[float] = ()) -> None:
@@ -76,7 +76,7 @@ class Checkpoint:
         self.built = ""  # a fingerprint of the recipe that was built, once there is one
 
     def begin(self, run: str, rng: Rng) -> tuple[str, Rng]:
-        """The run's name and generator: as given, and saved, the first time; as saved, ever after."""
+        """Save the name and the generator of a new run; of a run that was saved before, return those instead."""
         path = self.folder / "begin.json"
         if path.exists():
             try:
@@ -96,7 +96,7 @@ class Checkpoint:
         return run, rng
 
     def _query(self) -> dict[str, Any]:
-        """What tells whether a replay asks the same query."""
+        """What is compared to decide whether a replay asks the same query."""
         return {"fingerprint": self._fingerprint, "answers": self._answers, "software": software()}
 
     def _check(self, saved: dict[str, Any]) -> None:
@@ -191,7 +191,7 @@ class Checkpoint:
         return found
 
     def remove(self) -> None:
-        """The run has ended: nobody needs its randomness any more. What else is in the folder stays."""
+        """Remove the randomness of a run that has ended. Other files in the folder stay."""
         for name in (PROGRESS, START, "begin.json"):
             for path in (self.folder / name, temporary(self.folder / name)):
                 path.unlink(missing_ok=True)
@@ -226,7 +226,7 @@ def _array(value: Any) -> Any:
 
 
 def _sealed(content: bytes) -> bytes:
-    """With a hash at the end: randomness that changed by a bit would give new answers that nobody paid for."""
+    """Append a hash: randomness that changed by a bit would give new answers that nobody paid for."""
     return content + hashlib.sha256(content).digest()
 
 

@@ -23,14 +23,14 @@ def _escape(char: str) -> str:
 
 
 def plain(text: object) -> "Text":
-    """Text from outside, line by line, for rich to print as it is."""
+    """Turn text from outside into a text that rich prints as it is, line by line."""
     from rich.text import Text
 
     return Text("\n".join(map(printable, str(text).split("\n"))))
 
 
 def say(console: "Console", text: object, *, before: str = "") -> None:
-    """Print text on one line, after words with markup."""
+    """Print text from outside on one line, after `before`, which may have markup."""
     from rich.text import Text
 
     console.print(Text.assemble(Text.from_markup(before), printable(str(text))), soft_wrap=True, highlight=False)

@@ -156,13 +156,12 @@ class _RunState:
         known, side = recipe.side.at(at.current, self.side, done)
         at = PublicState(at.current, at.previous, known) if known is not at.known else at
         with np.errstate(all="ignore"):  # a warning would tell something about the data
-            noisy = recipe.measurement(done).measure(
-                oracle, at, done, self.rng, self.carry
-            )  # the only line that meets private data
+            measurement = recipe.measurement(done)
+            noisy = measurement.measure(oracle, at, done, self.rng, self.carry)  # the only line that meets private data
         if noisy.event is not paid and noisy.event != paid:
             raise LedgerError(f"round {done + 1} drew {noisy.event}, but {paid} was planned and paid.")
         here = at.current
-        del at, self.at  # the iterate before, and its memory
+        del at, self.at  # frees the memory of the iterate before
         direction, self.belief = recipe.estimate.of(noisy.value, self.belief, done)
         if recipe.regularizer is not None:
             direction = direction + recipe.regularizer.gradient(here)
@@ -200,7 +199,7 @@ def _plan(recipe: Recipe, state: _RunState, spending: Run, *, replayed: bool) ->
 
 
 def check_finite(*parameters: Any) -> None:
-    """Refuse to release what is no model. Whether it is one is read off private parameters: post-processing, which is free."""
+    """Refuse to release parameters that are not finite. To look is post-processing of private answers, which is free."""
     if not all(map(is_finite, parameters)):
         raise Diverged(
             "training diverged: the released parameters are not finite, so there is no model. What was paid for stays in the "
@@ -209,7 +208,7 @@ def check_finite(*parameters: Any) -> None:
 
 
 def _like(parameters: Any, state: dict[str, Any]) -> dict[str, Any]:
-    """Saved arrays as arrays of the parameters' kind."""
+    """Convert saved arrays to the library, precision and device of the parameters."""
     xp = array_namespace(parameters)
     return {
         name: xp.asarray(value, dtype=parameters.dtype, device=device(parameters)) if isinstance(value, np.ndarray) else value

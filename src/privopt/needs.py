@@ -16,7 +16,7 @@ from privopt.errors import CompositionError
 
 @dataclass(frozen=True)
 class Need:
-    """Something that another slot offers, and which slots do."""
+    """Something that another slot has to offer. `words` say what; `remedy` names slots that offer it."""
 
     words: str
     remedy: str
@@ -35,7 +35,7 @@ EVERY_ROUND = Need("every round for one measurement", "Its first round pays for 
 
 @dataclass(frozen=True)
 class Offer:
-    """What an oracle offers beside vectors. What it does not mention it does not offer."""
+    """What an oracle offers beside vectors; the defaults are those of an oracle that does not mention it."""
 
     size: int  # units: examples, persons, or users
     dimension: int | None = None  # parameters; None: as many as the start has
@@ -50,7 +50,7 @@ class Offer:
 
     @classmethod
     def of(cls, oracle: Any) -> "Offer":
-        """By the oracle's attributes; no example is read."""
+        """Read the offer off the oracle's attributes; no example is read."""
         given = {
             name: getattr(oracle, name)
             for name in ("dimension", "layers", "lipschitz", "smoothness", "counts", "unit")
@@ -67,7 +67,7 @@ class OracleNeed(ABC):
 
     @abstractmethod
     def missing(self, offer: Offer) -> str | None:
-        """Why this offer will not do, and what would; `None` if it will."""
+        """The reason why this offer does not suffice, and an alternative; `None` if it suffices."""
 
 
 Needs = frozenset[Need | OracleNeed]

@@ -24,7 +24,7 @@ Loss = Callable[[], float]
 
 
 class Bar:
-    """Watches a training run, and what comes before it; `public_loss` tells the loss on public data."""
+    """A bar for a training run, and a spinner for what comes before it; `public_loss` computes the loss on public data."""
 
     def __init__(self, console: "Console", title: str, public_loss: Loss | None = None) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -48,7 +48,7 @@ class Bar:
         self.stop()
 
     def start(self, rounds: int, spent: Callable[[int], float]) -> None:
-        """Training begins; `spent` tells ε after so many rounds."""
+        """Training begins; `spent` gives ε after so many rounds."""
         self._rounds, self._spent = rounds, spent
         self._preparing.stop()
         self._progress.start()
@@ -71,7 +71,7 @@ class Bar:
         self._progress.update(self._task, completed=done)
 
     def stop(self) -> None:
-        """Nothing is waited for any more."""
+        """Remove the spinner and the bar."""
         self._preparing.stop()
         self._progress.stop()
 

@@ -129,7 +129,7 @@ def _check_epochs(measurements: tuple[Measuring, ...]) -> None:
 
 
 def _check_slots_of(release: Any, measurement: Any) -> None:
-    """Refuse what is no release rule, or no measurement for each round."""
+    """Validate that there is a release rule, and a measurement for each round."""
     if isinstance(release, type) or not all(hasattr(release, name) for name in ("start", "observe", "select", "rounds")):
         raise CompositionError(f"release is {release!r}, but it is a release rule, such as last() or average('all').")
     if not callable(measurement):
@@ -161,8 +161,8 @@ class Recipe:
         if weights is not None and len(weights) != self.rounds:
             raise CompositionError(f"random_round has {len(weights)} weights, but it needs {self.rounds}: one for each round.")
         _check_epochs(self.measurements)
-        alone = {EVERY_ROUND} if len(self.measurements) == 1 else set()
-        check_slots(self.needs, offers_of(self.side) | {PREVIOUS_ITERATE, EARLIER_BOUND} | alone, "this recipe")
+        same = {EVERY_ROUND} if len(self.measurements) == 1 else set()
+        check_slots(self.needs, offers_of(self.side) | {PREVIOUS_ITERATE, EARLIER_BOUND} | same, "this recipe")
 
     @cached_property
     def measurements(self) -> tuple[Measuring, ...]:

@@ -15,11 +15,10 @@ from scipy import stats
 
 from privopt.loop import run
 from privopt.measure.line_search import LineSearch
-from privopt.measure.measurement import Carry, Measurement, Measuring, Noisy
+from privopt.measure.measurement import Carry, Measurement, Measuring, Noisy, shared_noise
 from privopt.measure.mechanisms import Mechanism, gamma_norm, gaussian, laplace
 from privopt.measure.randomness import Rng, generator
 from privopt.measure.samplers import fixed_size, poisson
-from privopt.measure.shared_noise import shared_noise
 from privopt.measure.solutions import stable_solution
 from privopt.measure.sparse_vector import SparseVector
 from privopt.measure.without_mechanism import unasked

@@ -9,11 +9,11 @@ from scipy import stats
 from privopt.errors import CompositionError
 from privopt.federated.nodes import FederatedOracle, NodesInProcess
 from privopt.measure.clips import adaptive, l2
+from privopt.measure.measurement import shared_noise
 from privopt.measure.mechanisms import gaussian
 from privopt.measure.queries import client_update, gradient
 from privopt.measure.randomness import generator
 from privopt.measure.samplers import full_batch, poisson
-from privopt.measure.shared_noise import shared_noise
 from privopt.privacy.events import GaussianDpEvent, PoissonSampledDpEvent
 from privopt.state import PublicState
 from tests.federated.federations import LOCAL, FaultyNodes, GivenUsers

@@ -37,7 +37,7 @@ SOURCES_OF_RANDOMNESS = {
 }
 
 DRAWN = {  # by these names, and by no others
-    "measure/randomness/generators.py": {"randbits", "random_raw", "bytes", "Generator", "ChaCha", "from_key"}
+    "measure/randomness/__init__.py": {"randbits", "random_raw", "bytes", "Generator", "ChaCha", "from_key"}
     | {"normal", "standard_normal", "laplace"},
     "measure/randomness/torch_noise.py": {"standard_normal"},
     "measure/randomness/keyed_normal.py": {"keystream"},

@@ -123,7 +123,7 @@ def _price(
 
 
 def event(sampling: Sampling, n: int, batch: int, rounds: int, noise: float) -> "DpEvent":
-    """What this many rounds of noisy clipped sums are, to an accountant."""
+    """The event of this many rounds of noisy clipped sums, for an accountant."""
     from privopt.measure.samplers import Sampler, fixed_size, full_batch, poisson
     from privopt.privacy.events import GaussianDpEvent, SelfComposedDpEvent
 

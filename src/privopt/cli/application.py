@@ -163,4 +163,4 @@ def options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
-    """Options of the program itself."""
+    """The options of `privopt` itself."""

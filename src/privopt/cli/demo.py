@@ -60,7 +60,7 @@ def sample(
 
 
 def _draw_stays(rows: int, rng: random.Random) -> Iterator[tuple[object, ...]]:
-    """Patients with one stay or more each, until there are enough rows.
+    """Draw patients with one stay or more each, until there are enough rows.
 
     Only `rng.random()` is used, whose numbers are the same in every version of Python.
     """
@@ -83,7 +83,7 @@ def _draw_stays(rows: int, rng: random.Random) -> Iterator[tuple[object, ...]]:
 
 
 def _choose(shares: dict[str, float], rng: random.Random) -> str:
-    """A value, by its share of all."""
+    """Draw a value; `shares` are the probabilities."""
     place = rng.random()
     for value, share in shares.items():
         if (place := place - share) < 0:

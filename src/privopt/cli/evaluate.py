@@ -97,7 +97,7 @@ def evaluate(
 def _say_spent(
     console: "Console", quality: "Quality", ledger: "Ledger", folder: "RunFolder", *, trained_on: object, file: Path
 ) -> None:
-    """What this cost, what all evaluations cost, and what to add if rows took part in training."""
+    """Print what this evaluation cost, what all evaluations cost, and what to add for rows that took part in training."""
     from privopt.escaping import say
     from privopt.privacy.budget import default_delta
 

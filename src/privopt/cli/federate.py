@@ -122,7 +122,7 @@ def federate(
     print_run(console, folder)
 
 
-MANY_USERS = 1_000_000  # an app is checked for as many: settings that do not fit then never do
+MANY_USERS = 1_000_000  # an app is checked for so many users: settings that do not fit then never do
 
 
 def _write_app(request: "FederationRequest", app: Path, out: Path | None) -> None:
@@ -139,7 +139,7 @@ def _write_app(request: "FederationRequest", app: Path, out: Path | None) -> Non
 
 
 class _Bar:
-    """Rounds, ε so far, nodes alive and the time left; before that, what is being waited for."""
+    """Shows rounds, ε so far, nodes alive and the time left; before the first round, that Flower is being started."""
 
     def __init__(self, console: Any) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

@@ -30,7 +30,7 @@ def schema_form(
         raise InputError(f"{file} has no named columns, so a schema can say nothing about them. Use --row-norm when training.")
     form = datasets.blank_form(frame, target)
     if ask:
-        _say(f"{file}: {len(form['columns'])} columns. Answer from public knowledge, not from the data. Enter: not known.")
+        _say(f"{file}: {len(form['columns'])} columns. Answer from public knowledge, not from the data. Enter: unknown.")
         if target is not None:
             _ask_target(form["target"])
         form["columns"] = {name: _ask_column(name, entry) for name, entry in form["columns"].items()}
@@ -58,7 +58,7 @@ def _write(form: dict[str, Any]) -> str:
 
 # ---------------------------------------------------------------- the dialogue, on standard error
 
-_QUESTIONS = {  # by what a column holds: the question, and what its answers make of the column
+_QUESTIONS = {  # for each type of column: the question, and the type that each answer gives it
     "number": ("an [a]mount, or a [c]ode", {"a": "number", "c": "category"}),
     "category": ("[c]ategories, or [d]ates", {"c": "category", "d": "date"}),
     "date": ("[d]ates", {"d": "date"}),
@@ -66,7 +66,7 @@ _QUESTIONS = {  # by what a column holds: the question, and what its answers mak
 
 
 def _ask_column(name: str, entry: dict[str, Any]) -> dict[str, Any]:
-    """What the user says of a column, as an entry of the schema."""
+    """Ask the user about a column, and return its entry of the schema."""
     if "type" not in entry:
         kind = _choose(
             f"{name!r}, {entry['note'].partition(';')[0]}",
@@ -91,7 +91,7 @@ def _ask_column(name: str, entry: dict[str, Any]) -> dict[str, Any]:
             said["high"] = None if said["low"] is None else _ask(f"  the largest possible {years}", _parse_number)
             counts = "date (2020-01-31)" if kind == "date" else "number"
             said["missing"] = _ask(f'  a {counts} that missing ones count as, or "indicator" to mark them', _parse_missing)
-        if _accepted(said):
+        if _accept(said):
             return said
 
 
@@ -106,8 +106,8 @@ def _ask_target(entry: dict[str, Any]) -> None:
 UNNAMED = repr("")  # how an error names the column without a name
 
 
-def _accepted(said: dict[str, Any]) -> bool:
-    """Whether a schema may say this; if not, the user is told why."""
+def _accept(said: dict[str, Any]) -> bool:
+    """Check that a schema may say this; if not, print the reason."""
     from privopt.datasets import Schema
 
     try:

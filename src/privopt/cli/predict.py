@@ -65,7 +65,7 @@ def predict(
 
 
 def _score(model: "SavedModel", predicted: Any, truth: Any) -> str:
-    """How good the predictions are, beside those that do not look at a row: exact numbers, for rows that may be public."""
+    """Describe how good the predictions are, beside constant ones: exact numbers, for rows that may be public."""
     import numpy as np
     from sklearn.metrics import roc_auc_score
 

@@ -23,7 +23,7 @@ MOST = 256
 
 
 def resumed_processes(path: Path, nproc: int | None) -> int | None:
-    """How many processes go on with a run: as many as are asked for, or as it began with. None for a run of one process."""
+    """The number of processes to resume a run with: `nproc`, or as many as it began with. None for a run of one process."""
     folder = RunFolder.open(path)
     if folder.finished:
         return None
@@ -35,9 +35,9 @@ def resumed_processes(path: Path, nproc: int | None) -> int | None:
 
 @contextmanager
 def processes(context: typer.Context, nproc: int | None, more: Sequence[str]) -> Iterator[None]:
-    """Do the block on rank 0 of a job of so many processes; without a number, here.
+    """Run the block on rank 0 of a job of `nproc` processes; without a number, in this process.
 
-    The process that the user started starts the job, and ends as it ends. `more` are arguments for its processes.
+    The process that the user started launches the job, and ends with its exit code. `more` are arguments for the job's processes.
     """
     inside = "TORCHELASTIC_RUN_ID" in os.environ
     if nproc is None:
@@ -70,7 +70,7 @@ def processes(context: typer.Context, nproc: int | None, more: Sequence[str]) ->
 
 
 def _launch(nproc: int, arguments: list[str]) -> None:
-    """Run this command in so many processes, on the loopback interface; raise or exit as they end."""
+    """Run this command in `nproc` processes, on the loopback interface; raise or exit as they end."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch

@@ -58,7 +58,7 @@ def show(
 
 
 def print_run(console: "Console", folder: "RunFolder") -> None:
-    """Print what a run may claim, or how it goes on."""
+    """Print what a run may claim, or how to go on with it."""
     from rich.panel import Panel
 
     from privopt.escaping import plain, say
@@ -122,7 +122,7 @@ def card(
 
 
 def _check(folder: "RunFolder", ledger: "Ledger") -> "Statement":
-    """The statement, if it is about what the ledger holds."""
+    """Return the statement; refuse one that is not about what the ledger holds."""
     from privopt.errors import LedgerError
 
     statement = folder.statement()

@@ -49,7 +49,7 @@ def client_app(find_users: FindUsers) -> ClientApp:
 
 
 def _keep_reason(handle: Callable[[Message, Context], Message]) -> Callable[[Message, Context], Message]:
-    """Answer that something failed, and keep what failed in the node's own log: an error may quote a user's row."""
+    """Answer only that something failed, and write the reason to the node's own log: an error may quote a user's row."""
 
     def quiet(message: Message, context: Context) -> Message:
         try:

@@ -1,7 +1,7 @@
 """Nodes behind Flower: requests become messages of a grid, and an app on each node answers them.
 
-A node says which part of the federation it is and how many users it has; after a restart it has another number in Flower, and is
-recognised by its part. Who does not answer in time is waited for briefly in the rounds after that, until it answers again.
+A node says which part of the federation it is and how many users it has. After a restart it has another number in Flower, and is
+recognised by its part. A node that does not answer in time is waited for only briefly in later rounds, until it answers again.
 """
 
 import json
@@ -22,9 +22,9 @@ from privopt.measure.clips import automatic
 
 LOG = logging.getLogger("privopt.federated")
 POLL = 0.2  # seconds between two looks for replies
-GRACE = 2.0  # seconds that a node which failed before is waited for, when all others have answered
-PATIENCE = 3.0  # times as long as the slowest answer so far, a node is waited for when another has answered, and
-MARGIN = 5.0  # seconds more
+# how long a node is waited for when others have answered:
+GRACE = 2.0  # seconds more than the slowest answer so far, for nodes that failed before
+PATIENCE, MARGIN = 3.0, 5.0  # for the others: this many times the slowest answer so far, and seconds more
 MOST_SILENT = 3  # rounds in a row in which nobody answers; after those a run stops, for it would go on with noise alone
 MOST_GREETINGS = 3  # times that a node is asked which part it is, if its answer is an error
 
@@ -48,8 +48,8 @@ class FlowerNodes:
         self._grid, self.plan, self._timeout = grid, plan, timeout
         self._parts = range(parts)
         self._nodes: dict[int, _Node] = {}  # by their part
-        self._greeted: dict[int, int] = {}  # how often a node id was asked which part it is,
-        self._greetings: dict[str, int] = {}  # and which were asked by messages that are not answered yet
+        self._greeted: dict[int, int] = {}  # how often each node id was asked which part it is
+        self._greetings: dict[str, int] = {}  # the node ids that were asked by messages which are not answered yet
         self._slowest = 0.0  # seconds of an answer
         self._silent = 0  # rounds without one, in a row
         self._gather(wait)
@@ -61,7 +61,7 @@ class FlowerNodes:
         return sum(not node.late for node in self._nodes.values())
 
     def ask(self, requests: Mapping[int, Request]) -> dict[int, Reply]:
-        """The replies of nodes in time, if they can be what was asked for. Nodes that are new, or back, are used from then on."""
+        """The replies that come in time and can be right. Nodes that are new, or back, are asked from the next round on."""
         started = time.monotonic()
         messages = {part: _message(request, self.plan, self._nodes[part].id) for part, request in requests.items()}
         waiting = self._push(list(messages.values()), list(messages))
@@ -111,7 +111,7 @@ class FlowerNodes:
             time.sleep(POLL)
 
     def _greet(self) -> None:
-        """Ask nodes that were not there before which part they are, and hear those that were asked."""
+        """Ask new nodes which part they are, and read the answers of those that were asked before."""
         busy = set(self._greetings.values())
         new = [node for node in self._grid.get_node_ids() if node not in busy and self._greeted.get(node, 0) < MOST_GREETINGS]
         self._greeted |= {node: self._greeted.get(node, 0) + 1 for node in new}

@@ -1,6 +1,6 @@
 """A federation on one machine: Flower's own SuperLink and SuperNode processes, on the loopback interface.
 
-Everything that they write lies in one folder, which only its owner may read: logs of nodes may quote their data.
+All that they write lies in one folder, which only its owner may read: logs of nodes may quote their data.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from typing import IO, Self
 from privopt.errors import InputError, PrivoptError
 
 READY = 60.0  # seconds for the SuperLink to answer
-STOPPING = 10.0  # seconds between a polite and an impolite end
+STOPPING = 10.0  # seconds between SIGTERM and SIGKILL
 APP = """[project]
 name = "privopt-federation"
 version = "1.0.0"
@@ -41,7 +41,7 @@ clientapp = "privopt.runs.client_app:client"
 
 
 def write_app(folder: Path, config: Mapping[str, str | int | float]) -> None:
-    """Write a Flower app: no code, for that is installed with privopt; its configuration says what is trained."""
+    """Write a Flower app: a configuration that says what is trained, and no code, which is installed with privopt."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = [f"{name} = {json.dumps(value)}" for name, value in config.items()]
     project = folder / "pyproject.toml"
@@ -51,9 +51,10 @@ def write_app(folder: Path, config: Mapping[str, str | int | float]) -> None:
 
 
 class LocalFederation:
-    """A SuperLink, so many SuperNodes and one run, until the block ends.
+    """A SuperLink, SuperNodes and one run, which are started with a block and ended with it.
 
-    `node_configs` has the configuration of each node. A federation of an earlier process that was killed is ended first.
+    `node_configs` has the configuration of each node. If a process that was killed left a federation in this folder, that is
+    ended first.
     """
 
     def __init__(self, folder: Path, app_config: Mapping[str, str | int | float], node_configs: Sequence[str]) -> None:
@@ -96,7 +97,7 @@ class LocalFederation:
             self._lock.close()
 
     def start_node(self, place: int) -> subprocess.Popen[bytes]:
-        """Start a SuperNode; again, if it has ended."""
+        """Start a SuperNode, or restart it."""
         link = f"127.0.0.1:{self._port}"
         command = ["flower-supernode", "--insecure", "--superlink", link, "--host", "127.0.0.1", "--port", str(free_port())]
         command += ["--isolation", "subprocess", "--max-retries", "5", "--node-config", self._node_configs[place]]
@@ -104,7 +105,7 @@ class LocalFederation:
         return self._nodes[place]
 
     def revive(self) -> int:
-        """Start nodes again that have ended; how many those were."""
+        """Restart the nodes that have ended; return how many there were."""
         dead = [place for place, process in self._nodes.items() if process.poll() is not None]
         for place in dead:
             self.start_node(place)
@@ -112,7 +113,7 @@ class LocalFederation:
 
     @property
     def linked(self) -> bool:
-        """Whether the SuperLink is there: nothing goes on without it."""
+        """Whether the SuperLink is running: nothing goes on without it."""
         return self._processes[0].poll() is None
 
     @property
@@ -192,7 +193,7 @@ class LocalFederation:
 
 
 def _end_with_parent() -> None:
-    """Have this process ended by the kernel when its parent is killed: a federation that nobody watches spends nothing."""
+    """Ask the kernel to end this process when its parent is killed: a federation that nobody watches spends nothing."""
     import ctypes
 
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG

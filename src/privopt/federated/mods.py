@@ -1,7 +1,7 @@
 """A mod for client apps: the change of the model is clipped on the device, before it leaves.
 
 It gives no guarantee by itself: that comes from the noise of `PrivateStrategy`, which clips again, since it cannot trust a device
-to have done so. What the mod does is limit what the server sees: no change longer than the bound, and no metrics.
+to have done so. The mod limits what the server sees: no change longer than the bound, and no metrics.
 """
 
 from numbers import Real
@@ -19,11 +19,11 @@ from privopt.measure.clips import l2
 def clip_mod(clip_bound: float) -> Mod:
     """Make a mod that clips what a client changed to an l2 norm of `clip_bound`, all arrays together, and drops its metrics.
 
-    Give it the bound of the server's `PrivateStrategy`: a larger one does nothing, a smaller one shortens changes for nothing. It
+    Use the bound of the server's `PrivateStrategy`: a larger one has no effect, and a smaller one shortens changes needlessly. It
     comes first in the list of mods, so that it is the last to change a reply. Messages that are not for training pass unchanged.
 
-    A reply that is not a finite model of the names and shapes that were received becomes an error, which the server counts as no
-    change; so what a broken client holds does not leave either.
+    A reply that is not a finite model with the names and shapes that were received becomes an error, which the server counts as
+    no change; so the content of such a reply does not leave the device either.
 
         app = ClientApp(mods=[clip_mod(1.0)])
     """

@@ -1,11 +1,11 @@
 """Nodes: where users' rows are. A node is asked about some of its users and answers with one clipped sum.
 
-The server knows how many users each node has, and numbers them through; it never sees a user's row, name or vector. A node
-that does not answer, or whose answer could not come from the users that it was asked about, counts as if its users had not been
-drawn: the noise is the same.
+The server knows how many users each node has, and numbers the users of all nodes; it never sees a user's row, name or vector. A
+node that does not answer, or whose answer could not come from the users that it was asked about, counts as if its users had not
+been drawn: the noise is the same.
 
-Sampling hides a user only as long as nobody learns who was drawn. So every node is asked in every round, also one none of whose
-users were drawn: which nodes answer, and whether a run stops because none does, then tells nothing about the draw.
+Sampling hides a user only as long as nobody learns who was drawn. So every node is asked in every round, even if none of its
+users was drawn: which nodes answer, and whether a run stops because none does, then tells nothing about the draw.
 
 Little is imported here: Flower starts a process of a node for each message.
 """
@@ -76,7 +76,7 @@ def answer(users: Users, request: Request, rng: Rng | None = None) -> Reply:
     """Answer a request, on the node.
 
     **Guarantee** One user moves the sum by at most the clip's bound (`clipped_sum`). Noise, if it is asked for, is drawn here,
-    from the node's own generator: the server cannot subtract it. Beside a noisy sum nothing exact is told.
+    from the node's own generator: the server cannot subtract it. Beside a noisy sum no exact number leaves the node.
     """
     total, within = clipped_sum(users, request.users.tolist(), request.parameters, request.local, request.scale, request.clip)
     if request.deviation:
@@ -90,7 +90,7 @@ def answer(users: Users, request: Request, rng: Rng | None = None) -> Reply:
 
 
 class Nodes(Protocol):
-    """Whoever carries requests to nodes and brings their replies."""
+    """The nodes of a federation, whatever carries the requests to them."""
 
     @property
     def sizes(self) -> Sequence[int]:
@@ -98,7 +98,7 @@ class Nodes(Protocol):
         ...
 
     def ask(self, requests: Mapping[int, Request]) -> Mapping[int, Reply]:
-        """The replies of the nodes that gave one that can be used."""
+        """Send the requests, and return the replies that can be used."""
         ...
 
 

@@ -200,7 +200,7 @@ class PrivateStrategy(Strategy):
         held = ledger if isinstance(ledger, Ledger) else Ledger(budget, ledger)
         try:
             self._session = Session(budget, population, ledger=held, seed=seed, accountant=accountant)
-            self._session.spending = _continued(held.run(_plan_name(self._settings, budget)), self._mean.event)
+            self._session.spending = _continue_run(held.run(_plan_name(self._settings, budget)), self._mean.event)
             self._left = self._affordable()
         except BaseException:
             if held is not ledger:
@@ -425,11 +425,11 @@ def _plan_name(settings: Mapping[str, Any], budget: Budget) -> str:
     return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _continued(run: Run, event: DpEvent) -> Run:
-    """The run to pay in. If a ledger's cap is reserved for one plan, rounds that are left of it go on with fresh, paid noise.
+def _continue_run(run: Run, event: DpEvent) -> Run:
+    """The run to pay in. If a ledger's cap is reserved for one plan, the rounds left of it go on with fresh noise, which is paid.
 
-    The plan is a number of equal rounds, fixed before the first one. So rounds of several processes are one composition, if
-    their events are the plan's.
+    The plan is a number of equal rounds, fixed before the first one. So rounds of several processes are one composition if
+    their events are those of the plan.
     """
     ledger = run.ledger
     planned = ledger.run(run.name if ledger.holder is None else ledger.holder)

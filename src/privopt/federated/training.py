@@ -10,7 +10,7 @@ from privopt.errors import BudgetExceeded, InputError
 from privopt.federated.nodes import FederatedOracle, Nodes
 from privopt.loop import check_finite
 from privopt.measure.clips import Clip
-from privopt.measure.shared_noise import shared_noise
+from privopt.measure.measurement import shared_noise
 from privopt.methods import Method, check_delta, find_method
 from privopt.methods.problem import Choices, LossFacts, Problem, SideFacts
 from privopt.perexample.grads import Vector
@@ -53,7 +53,7 @@ def network_facts(model: Any, loss: Any, inputs: Any) -> ModelFacts:
 
 @dataclass(frozen=True)
 class FederatedSettings:
-    """What a user may say of a federation; `None` is left to the method's defaults."""
+    """The settings of a federation; `None` is left to the method's defaults."""
 
     method: str | Method = "dp-fedavg"
     rounds: int | None = None
@@ -64,7 +64,7 @@ class FederatedSettings:
 
     @property
     def chosen(self) -> Choices:
-        """What is for the method."""
+        """The settings that are the method's."""
         return Choices(self.clip_bound, self.rounds, self.cohort, self.learning_rate, self.options)
 
 
@@ -92,12 +92,12 @@ def check_federation(settings: FederatedSettings, facts: ModelFacts, session: Se
     )
     check_plan(method, problem, session.budget, session.accountant)
     if settings.options.get("noise") == "paper":
-        _check_listing(method, problem, session)
+        _check_device_noise(method, problem, session)
     return method, problem
 
 
-def _check_listing(method: Method, problem: Problem, session: Session) -> None:
-    """Refuse noise of devices that was chosen too small for the budget, before anything is asked; say which would do."""
+def _check_device_noise(method: Method, problem: Problem, session: Session) -> None:
+    """Refuse a `device_noise` that is too small for the budget, before any node is asked; name the least that fits."""
 
     def event(device_noise: float) -> DpEvent:
         options = {**problem.chosen.options, "device_noise": device_noise}
@@ -114,7 +114,7 @@ def _check_listing(method: Method, problem: Problem, session: Session) -> None:
 
 
 def _side_of_scale(given: Any, facts: ModelFacts) -> SideFacts:
-    """What follows from a public scale A of the parameters, if no public rows are there to measure.
+    """The facts that follow from a public scale A of the parameters, where there are no public rows to measure.
 
     A is the typical size of each coordinate's gradient, so rows of length R that fit it have Σ (x/A)² = R² · d/Σ A².
     """

@@ -19,13 +19,12 @@ from privopt.needs import COUNTS, EARLIER_BOUND, PREVIOUS_ITERATE, Needs, Offer,
 from privopt.perexample.grads import Array, ClipFactors, LayerFactors
 from privopt.state import PublicState
 
-LEAST = 1e-15  # a bound that is shorter is lost in the rounding of norms, which are sums of squares
-
-DRIFT = 1e6  # how far an adaptive bound moves from where it began
+LEAST = 1e-15  # a smaller bound is lost in the rounding of norms, which are sums of squares
+DRIFT = 1e6  # the factor by which an adaptive bound may differ from the first one
 
 
 class Clip(ClipFactors, Protocol):
-    """A bound on each vector. What it needs beside the vectors, it declares: `privopt.needs`."""
+    """A bound on each vector. It declares what it needs beside the vectors: `privopt.needs`."""
 
     @property
     def bound(self) -> float:
@@ -165,7 +164,7 @@ class per_layer(LayerFactors):  # noqa: N801
 
 @dataclass(frozen=True)
 class _Layers(OracleNeed):
-    """Parameters that these names cover: all of them, and each name some."""
+    """Layers that these names fit: each parameter falls under a name, and each name has a parameter."""
 
     names: tuple[str, ...]
 

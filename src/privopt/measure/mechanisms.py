@@ -42,7 +42,7 @@ class Mechanism(Protocol):
         ...
 
     def start(self, like: Array) -> State:
-        """The state before round 0, for sums of the shape, kind and precision of `like`."""
+        """The state before round 0, for sums with the shape, library and precision of `like`."""
         ...
 
     def step(self, state: State, round_: int, like: Array, bound: float, rng: Rng) -> Callable[[Sum], tuple[Array, State]]:
@@ -68,7 +68,7 @@ class _Relative:
 
 @dataclass(frozen=True)
 class Independent(_Relative, ABC):
-    """Mechanisms with fresh noise in every round: a kind says what one release costs, and draws its noise."""
+    """Mechanisms with fresh noise in every round. A subclass says what one release costs, and draws its noise."""
 
     order: ClassVar[Literal[1, 2]]
 
@@ -191,7 +191,7 @@ class gamma_norm(Independent):  # noqa: N801
 
 @dataclass(frozen=True)
 class above_threshold(_Relative):  # noqa: N801
-    """The sparse vector technique: is a value above a threshold? Any number of "no" are free, one "yes" ends what was paid.
+    """The sparse vector technique: is a value above a threshold? Any number of "no" are free; the first "yes" uses up the price.
 
     The threshold has Laplace(2 z · bound) noise, and each value fresh Laplace(4 z · bound) noise.
 

@@ -14,7 +14,7 @@ from privopt.state import PublicState
 
 
 class Query(Protocol):
-    """What is asked of each example, or of each user. What it needs, it declares: `privopt.needs`."""
+    """What is asked of each example, or of each user. It declares what it needs of other slots: `privopt.needs`."""
 
     def __call__(self, oracle: Oracle, rows: Rows, at: PublicState) -> PerExampleVectors:
         """The vectors of these rows."""

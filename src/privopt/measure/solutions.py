@@ -1,9 +1,9 @@
-"""A stable solution: where gradient descent on all rows ends, hidden once.
+"""A stable solution: the last iterate of gradient descent on all rows, to which noise is added once.
 
-Descent itself sees the data as they are, step after step, so nothing of it may leave but the noisy end: no iterate, no loss, no
-test whether it converged. It runs exactly the planned steps. What one example can do to the end is bounded by the constants of
-the loss, so these must hold for every row that there could be: an oracle has to state them (`privopt.perexample.grads.Convex`),
-and each gradient is cut at its Lipschitz constant besides.
+Descent itself sees the data as they are, step after step, so only its noisy last iterate may leave: no earlier one, no loss, no
+test whether it converged. It takes exactly the planned steps. How far one example can move the last iterate is bounded by the
+constants of the loss, so these must hold for every row that there could be: an oracle has to state them
+(`privopt.perexample.grads.Convex`), and each gradient is clipped to the Lipschitz constant besides.
 """
 
 import math

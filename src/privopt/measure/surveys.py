@@ -36,7 +36,8 @@ _MAGNITUDES = 2 * _ZERO + 1
 _ZOOM = 64  # bins of the second histogram
 _PER_OCTAVE = 4  # bins per power of two, for the lengths of rows
 MOST_KNOTS = 32  # of a column of few values
-_SURE, _LIKELY = 3.0, 2.0  # standard deviations of its noise that a count needs to be of a value, or to be followed by knots
+# standard deviations of its noise that the count of a bin has to exceed:
+_SURE, _LIKELY = 3.0, 2.0  # to be that of a value, and to attract knots
 
 Blocks = Callable[[], Iterator[Vector]]  # the columns' values, a block of rows at a time
 

@@ -13,11 +13,10 @@ from typing import Literal, get_args
 
 from privopt.errors import CompositionError
 from privopt.measure.clips import Clip, adaptive, as_clip
-from privopt.measure.measurement import Measurement, Measuring
+from privopt.measure.measurement import Measurement, Measuring, shared_noise
 from privopt.measure.mechanisms import gaussian
 from privopt.measure.queries import Term, client_update
 from privopt.measure.samplers import Sampler, full_batch
-from privopt.measure.shared_noise import shared_noise
 from privopt.measure.units import each_user
 from privopt.methods.method import COUNT, DECAY, POSITIVE, SLOT, Method, one_of
 from privopt.methods.problem import Problem

@@ -35,7 +35,7 @@ class Estimate:
         return f"{self.value:.4g} ({self.low:.4g} to {self.high:.4g})"
 
     def to_json(self) -> dict[str, float | None]:
-        """JSON has no infinity: None."""
+        """The numbers by name. JSON has no infinity, so None stands for it."""
         ends = {"value": self.value, "low": self.low, "high": self.high}
         return {name: number if math.isfinite(number) else None for name, number in ends.items()}
 

@@ -75,8 +75,8 @@ class fixed_scale(_Public):  # noqa: N801
         return Known(scale=self.scale), state
 
 
-# Scales of word counts, from a public corpus. Computed on the private rows they would leak: a word that
-# only one row has would show.# `privopt.measure.surveys.column_sizes` measures the private rows, with noise, and pays for it.
+# Scales of word counts, from a public corpus. Computed on the private rows they would leak: a word that only one row has would
+# show. `privopt.measure.surveys.column_sizes` measures the private rows, with noise, and pays for it.
 
 
 def token_frequency(counts: Any) -> NDArray[np.float64]:

@@ -56,7 +56,7 @@ def calibrate(
 
 
 class Place(NamedTuple):
-    """A point where the cost is close to the target, and the slope of log cost there."""
+    """A logarithm of the noise where the cost is close to the target, and the slope of log cost there."""
 
     x: float
     slope: float

@@ -58,7 +58,7 @@ class RenyiFilter:
 
     @cached_property
     def limit(self) -> float:
-        """The largest divergence."""
+        """The largest divergence that the cap allows."""
         return float(_limit(self.budget, self.order))
 
     def used(self, event: DpEvent) -> float:

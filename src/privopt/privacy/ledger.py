@@ -161,17 +161,17 @@ class Ledger:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """Every charge, in order."""
+        """All charges, in order."""
         return tuple(self._entries)
 
     @property
     def event(self) -> DpEvent:
-        """All of it, as one event."""
+        """All charges, as one event."""
         return compose(SelfComposedDpEvent(entry.event, entry.count) for entry in self._entries)
 
     @property
     def newest(self) -> str:
-        """The hash of a file's newest line, which is one of all lines."""
+        """The hash of a file's newest line, which covers all lines before it."""
         return self._tip
 
     def epsilon(
@@ -195,7 +195,7 @@ class Ledger:
             return True
         if self.holder is None:
             return self._filter.holds(compose([self.event, *events]))
-        return run == self.holder and self._priced(events)
+        return run == self.holder and self._fits_as_plan(events)
 
     @property
     def used(self) -> float:
@@ -229,8 +229,8 @@ class Ledger:
         assert self.budget is not None
         return RenyiFilter(self.budget, self._order)
 
-    def _priced(self, events: Iterable[DpEvent]) -> bool:
-        """Whether a fixed plan that ends with these events costs no more than the cap."""
+    def _fits_as_plan(self, events: Iterable[DpEvent]) -> bool:
+        """Whether these events, after all charges, stay within the cap as one plan that was fixed beforehand."""
         assert self.budget is not None
         return epsilon(compose([self.event, *events]), self.budget.delta, self.budget.neighbours) <= self.budget.epsilon
 
@@ -439,7 +439,7 @@ class Run:
                 fresh.append(event)
             position += 1
         cleared = self._seen == len(self.ledger.entries) and fresh == self._cleared[: len(fresh)]
-        if fresh and not cleared and not self._allowed(fresh):
+        if fresh and not cleared and not self._fits(fresh):
             more = "one more release" if len(fresh) == 1 else f"{len(fresh)} more releases"
             raise BudgetExceeded(f"{more} would exceed the ledger's budget: {self.ledger.budget}.")
         charges = [Entry(self.name, event, count) for event, count in atoms(compose(fresh))]
@@ -460,10 +460,10 @@ class Run:
         del fresh[:held]
         self._plan(fresh)
         few, many = 0, len(fresh)
-        if not self._allowed(fresh):
+        if not self._fits(fresh):
             while many - few > 1:
                 middle = (few + many) // 2
-                few, many = (middle, many) if self._allowed(fresh[:middle]) else (few, middle)
+                few, many = (middle, many) if self._fits(fresh[:middle]) else (few, middle)
             many = few
         every = many == len(fresh)
         del fresh[many:]
@@ -478,9 +478,10 @@ class Run:
         if self.ledger.budget is not None and not self.ledger.entries:
             self._exclusive = not self.ledger._filter.holds(compose(events))
 
-    def _allowed(self, events: list[DpEvent]) -> bool:
+    def _fits(self, events: list[DpEvent]) -> bool:
+        """Whether the ledger's budget has room for these releases of this run."""
         if self._exclusive and not self.ledger.entries:
-            return self.ledger._priced(events)
+            return self.ledger._fits_as_plan(events)
         return self.ledger.allows(events, self.name)
 
 

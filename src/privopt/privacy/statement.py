@@ -43,7 +43,7 @@ class Statement:
     paid_for: Sequence[str] = ()
     public_data: Sequence[str] = ()
     assumed: Sequence[str] = ()  # checked, but not proved
-    beside: Sequence[str] = ()  # known releases about perhaps the same people, which are not in this claim
+    beside: Sequence[str] = ()  # other releases, perhaps about the same people, that this claim does not include
     cap: str | None = None  # the cap of the ledger that was charged, and how it is enforced
     noise: str | None = None  # the source of its random numbers, if not a seed
     seeded: bool = False

@@ -39,7 +39,7 @@ from privopt.runs.folder import RunFolder
 from privopt.runs.model import SavedModel
 from privopt.training.scaling import INTERCEPT
 
-EXACT_MARKS, SLOW_MARKS = 12, 4  # prices of parts of a run: where Gaussians have a closed form, and where they have none
+EXACT_MARKS, SLOW_MARKS = 12, 4  # how many parts of a run are priced: where ε has a closed form, and where it takes long
 COVERAGE, DEVIATIONS = 0.95, 1.959963984540054  # of a noise interval, and its half width in standard deviations
 NO_CATEGORIES_SHOWN = 12
 MOST_EVALUATIONS = 20  # in one report
@@ -98,7 +98,7 @@ class Evaluation(NamedTuple):
 
     @property
     def cost(self) -> str:
-        """What it cost whoever is in those rows."""
+        """The price of the evaluation, which each unit in its rows has paid."""
         if not self.statement.private:
             return "no guarantee: it is not private"
         return f"ε = {self.statement.epsilon:.4g}, δ = {self.statement.budget.delta:.3g}, for {UNITS[self.statement.budget.unit]}"
@@ -164,14 +164,14 @@ class Contents:
 
     @property
     def guess(self) -> float | None:
-        """How often an attacker is right, at most, about one unit that a fair coin put into the data or not."""
+        """The largest probability with which an attacker guesses whether a unit is in the data, if a fair coin decided that."""
         if not self.statement.private:
             return None
         return strongest_attacker(self.statement.epsilon, self.statement.budget.delta).success
 
     @property
     def strength(self) -> str:
-        """What is usual of such an ε."""
+        """How strong such an ε is, in words."""
         value = self.statement.epsilon
         return next(words for most, words in _STRENGTHS if value <= most)
 
@@ -181,8 +181,8 @@ class Contents:
         parts = list(atoms(self.statement.event))
         total = sum(count for _, count in parts)
         budget, found = self.statement.budget, [Spent(0, 0.0)]
-        for mark in _marks([count for _, count in parts], EXACT_MARKS if _closed_form(parts) else SLOW_MARKS):
-            event, whole = _first(parts, mark), mark == total
+        for mark in _marks([count for _, count in parts], EXACT_MARKS if _has_closed_form(parts) else SLOW_MARKS):
+            event, whole = _take_first(parts, mark), mark == total
             price = (
                 self.statement.epsilon
                 if whole
@@ -257,7 +257,7 @@ class Contents:
         """The columns of an encoded table, and where their ranges come from."""
         if self.model.encoding is None:
             return ()
-        declared = _declared(self.asked)
+        declared = _declared_columns(self.asked)
         estimated = "estimated privately, inside this budget" if self.statement.private else "read off the data, without privacy"
         return tuple(
             Feature(name, _values(kind), _origin(kind, declared.get(name), estimated))
@@ -267,13 +267,14 @@ class Contents:
     @property
     def ignored(self) -> tuple[str, ...]:
         """Columns that the schema leaves out."""
-        return tuple(name for name, entry in _declared(self.asked).items() if isinstance(entry, Mapping) and entry.get("ignore"))
+        columns = _declared_columns(self.asked).items()
+        return tuple(name for name, entry in columns if isinstance(entry, Mapping) and entry.get("ignore"))
 
     # ------------------------------------------------------------ how it was made
 
     @property
     def versions(self) -> dict[str, str]:
-        """Of the programs that write the report: those that trained, if it is written when training ends."""
+        """The versions of the programs that write the report: those that trained, if it is written when training ends."""
         found = {"privopt": __version__, "Python": platform.python_version()}
         for name in (
             "numpy",
@@ -337,7 +338,8 @@ def _optional(number: object) -> float | None:
     return None if number is None else float(number)  # type: ignore[arg-type]
 
 
-def _declared(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+def _declared_columns(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The columns that the schema of a request describes."""
     match asked.get("schema"):
         case {"columns": dict() as columns}:
             return columns
@@ -378,13 +380,13 @@ def _values(kind: Known) -> str:
     return held + ("" if kind.missing is None else f"; missing ones {said}")
 
 
-def _closed_form(parts: list[tuple[DpEvent, int]]) -> bool:
+def _has_closed_form(parts: list[tuple[DpEvent, int]]) -> bool:
     gaussian = all(isinstance(part, GaussianDpEvent | FailureDpEvent) for part, _ in parts)
     return gaussian or all(isinstance(part, LaplaceDpEvent | PureDpEvent) for part, _ in parts)
 
 
 def _marks(counts: list[int], most: int) -> list[int]:
-    """Numbers of releases at which ε is priced: at the ends of parts that differ, as far as they are few, and evenly between.
+    """Numbers of releases at which ε is computed: evenly, and at the ends of parts that differ if those are few.
 
     >>> _marks([3, 1, 200], 6)
     [3, 4, 34, 68, 102, 136, 170, 204]
@@ -396,8 +398,8 @@ def _marks(counts: list[int], most: int) -> list[int]:
     return sorted({mark for mark in (*few, *even) if mark > 0})
 
 
-def _first(parts: list[tuple[DpEvent, int]], releases: int) -> DpEvent:
-    """The first so many releases as one event."""
+def _take_first(parts: list[tuple[DpEvent, int]], releases: int) -> DpEvent:
+    """The first releases, as many as `releases` says, as one event."""
     taken, left = [], releases
     for part, count in parts:
         if left <= 0:

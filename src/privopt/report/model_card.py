@@ -64,7 +64,7 @@ def write_card(contents: Contents) -> str:
 
 
 def escape(text: object) -> str:
-    r"""Text from outside, so that Markdown shows it as it is.
+    r"""Escape text from outside, so that Markdown shows it as it is.
 
     >>> print(escape("a|b*c <script>"))
     a\|b\*c &lt;script&gt;

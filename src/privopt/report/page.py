@@ -347,7 +347,7 @@ def _reproducibility(contents: Contents) -> str:
 
 
 def _text(words: object) -> str:
-    """Text from outside, for an element or an attribute in quotes."""
+    """Escape text from outside, for an element or for an attribute in quotes."""
     return html.escape(printable(str(words)))
 
 
@@ -386,7 +386,7 @@ def _details(summary: str, inner: str) -> str:
 def _table(
     caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int] = (), tall: bool = False
 ) -> str:
-    """A table in a box of its own that scrolls, by keys too."""
+    """A table in a box that scrolls, with the keyboard too."""
 
     def kind(place: int) -> str:
         return ' class="number"' if place in numbers else ""

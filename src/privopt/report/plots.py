@@ -1,7 +1,7 @@
 """Plots as inline SVG, drawn by matplotlib, which is an extra: without it there are none.
 
 The same numbers give the same bytes. Colours are those of the page (`currentColor` and its variables), so that a plot is readable
-on a light and on a dark ground; its text is text, in the page's font.
+on a light and on a dark background; its labels are text, in the page's font.
 """
 
 import html
@@ -78,7 +78,7 @@ def _label(one: Coefficient) -> str:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without matplotlib's words about its font cache, and about letters that the measuring font lacks: the page has its own."""
+    """Silence matplotlib about its font cache, and about letters that its font lacks: the page uses fonts of its own."""
     logger = logging.getLogger("matplotlib")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -121,7 +121,7 @@ def _inline(svg: str, title: str, name: str) -> str:
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)
-    svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)  # of a label: its text again
+    svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)  # comments repeat the text of labels
     svg = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font: \1 system-ui, sans-serif", svg)
     for colour, variable in COLOURS.items():
         svg = svg.replace(colour, variable)

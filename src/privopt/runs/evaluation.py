@@ -92,7 +92,7 @@ def declared_target_bounds(folder: RunFolder) -> tuple[float, float] | None:
 
 
 def next_place(folder: RunFolder) -> Path:
-    """The first name for an evaluation that the folder has not."""
+    """The first file name for an evaluation that is free in the folder."""
     names = (folder.path / ("evaluation.json" if number == 1 else f"evaluation-{number}.json") for number in count(1))
     return next(name for name in names if not name.exists())
 
@@ -104,13 +104,13 @@ def ledger_path(folder: RunFolder) -> Path:
 
 @contextmanager
 def open_ledger(path: Path, cap: Budget | None = None) -> Iterator[Ledger]:
-    """A durable ledger; one that was made for nothing, because an error came before the first charge, is removed."""
-    there = path.exists()
+    """A durable ledger. If it is new, and an error comes before its first charge, it is removed."""
+    existed = path.exists()
     with Ledger(cap, path) as ledger:
         try:
             yield ledger
         finally:
-            if not there and not ledger.entries:
+            if not existed and not ledger.entries:
                 for made in (path, path.with_name(f"{path.name}.tip")):
                     made.unlink(missing_ok=True)
 
@@ -127,13 +127,13 @@ def save(quality: Quality, path: Path, **more: object) -> None:
 
 def set_aside(table: Table, holdout: HoldOut) -> tuple[Table, Table]:
     """The rows to train on, and those to evaluate on; the cut depends on the number of rows and the key only."""
-    trained, held_out = (_some(table, rows) for rows in held_out_rows(len(table), holdout.share, holdout.key))
+    trained, held_out = (_take_rows(table, rows) for rows in held_out_rows(len(table), holdout.share, holdout.key))
     if not len(trained) or not len(held_out):
         raise InputError(f"--holdout {holdout.share:g} of {len(table)} rows leaves none to train on, or none to evaluate on.")
     return trained, held_out
 
 
-def _some(table: Table, rows: Any) -> Table:
+def _take_rows(table: Table, rows: Any) -> Table:
     return replace(
         table,
         frame=None if table.frame is None else table.frame.iloc[rows].reset_index(drop=True),

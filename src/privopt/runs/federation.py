@@ -40,8 +40,8 @@ from privopt.training.linear import HOPELESS, describe_classes, loss_facts, too_
 from privopt.training.scaling import INTERCEPT, Scales, TrainingRows, find_scales
 from privopt.training.session import Observer, Session
 
-Plan = dict[str, Any]  # what nodes are told, as JSON
-PROGRESS, STOPPED = "progress.json", "stopped.json"  # in a run folder, for whoever waits for the run
+Plan = dict[str, Any]  # the public facts that nodes are sent, as JSON
+PROGRESS, STOPPED = "progress.json", "stopped.json"  # in a run folder, for the process that waits for the run
 
 
 class Prepared(NamedTuple):
@@ -56,7 +56,7 @@ class Prepared(NamedTuple):
 
     @property
     def plan(self) -> Plan:
-        """What nodes are told first: where their users' rows are."""
+        """The plan that nodes are sent first: where their users' rows are."""
         request = self.request
         return {
             "file": None if request.file is None else str(request.file),
@@ -90,7 +90,7 @@ def prepare(request: FederationRequest) -> Prepared:
 
 
 def _check_kinds(request: FederationRequest) -> None:
-    """Refuse what a schema can say of a table that is trained in one place only."""
+    """Refuse a schema that federations do not support: dates, missing numbers, and unknown columns where there is no file."""
     for name, kind in ({} if request.schema is None else request.schema.columns).items():
         if isinstance(kind, Date) or getattr(kind, "missing", None) is not None:
             raise InputError(
@@ -134,20 +134,20 @@ def check_size(prepared: Prepared, users: int) -> None:
 
 
 def _check_cohort(method: Method, problem: Problem, session: Session, cohort: int) -> None:
-    """Refuse a cohort so small that the noise on the mean of all its rounds would drown the model; say which would do."""
+    """Refuse a cohort so small that the noise on the mean of all rounds would drown the model; name one that is large enough."""
 
-    def drowns(cohort: int) -> bool:
+    def is_drowned(cohort: int) -> bool:
         asked = replace(problem, chosen=replace(problem.chosen, batch_size=cohort))
         noise = session.noise_for(lambda z: method.build(asked, z).planned_event())
         rounds = method.build(asked, noise).rounds
         return noise * math.sqrt(problem.dimension / rounds) / cohort > HOPELESS
 
-    if not drowns(cohort):
+    if not is_drowned(cohort):
         return
     larger = cohort
-    while larger < problem.size and drowns(larger):
+    while larger < problem.size and is_drowned(larger):
         larger = min(2 * larger, problem.size)
-    enough = f"Say --cohort {larger}" if not drowns(larger) else "Have more users, a larger epsilon or more rounds"
+    enough = f"Say --cohort {larger}" if not is_drowned(larger) else "Have more users, a larger epsilon or more rounds"
     raise InputError(
         f"a cohort of {cohort} users is too small for {problem.dimension} coefficients at epsilon = "
         f"{session.budget.epsilon:.3g}: the noise would drown the model. {enough}, or leave --cohort to the default."
@@ -190,7 +190,7 @@ def serve(folder: RunFolder, prepared: Prepared, nodes: Nodes, observer: Observe
 
 
 def _find_scales(prepared: Prepared, session: Session) -> tuple[Encoding, Scales, list[str]]:
-    """How rows are encoded and scaled; what nobody declared is surveyed on one row of each user."""
+    """Find how rows are encoded and scaled; what is not declared is surveyed on one row of each user."""
     target = None if prepared.request.schema is None else prepared.request.schema.target
     declared = None if target is None else (target.low, target.high)
     if prepared.table is None:
@@ -272,7 +272,7 @@ def _train(
 
 
 def _model(prepared: Prepared, encoding: Encoding, scales: Scales, session: Session) -> tuple[Frame, Vector, ModelFacts, Any]:
-    """The frame of rows, the start, what the default rules know, and the network if there is one."""
+    """The frame of rows, the start parameters, the facts for the default rules, and the network if there is one."""
     inputs, facts = len(encoding.names), loss_facts(_loss(prepared))
     if not prepared.request.hidden:
         norm = scales.row_norm * math.hypot(1.0, INTERCEPT)
@@ -289,7 +289,7 @@ def _model(prepared: Prepared, encoding: Encoding, scales: Scales, session: Sess
 
 
 def _read_public(prepared: Prepared, public: Path) -> Any:
-    """The public rows, if they are like the private ones."""
+    """Read the public rows; refuse a file that lacks columns of the private rows."""
     if not public.is_file():
         raise InputError(f"--public is {public}, which is no file.")
     frame = datasets.read(public, None).frame
@@ -330,7 +330,7 @@ class TableNodes:
 
     @property
     def plan(self) -> Plan:
-        """What nodes are told."""
+        """The public facts that nodes are sent."""
         return self._plan
 
     @plan.setter
@@ -344,11 +344,11 @@ class TableNodes:
         return self._nodes.ask(requests)
 
 
-# ---------------------------------------------------------------- for whoever waits for the run
+# ---------------------------------------------------------------- for the process that waits for the run
 
 
 class ProgressFile:
-    """An observer that writes where a run stands into its folder, for whoever waits for it."""
+    """An observer that writes the progress of a run to a file in its folder, for the process that waits for it."""
 
     def __init__(self, path: Path, nodes: Any, warned: Sequence[str] = ()) -> None:
         self._path, self._nodes, self._warned = path, nodes, warned
@@ -372,9 +372,10 @@ class ProgressFile:
 
 
 def stop(error: PrivoptError, folder: RunFolder, *, resumed: bool) -> None:
-    """Tell whoever waits for the run why it stopped; for good, if something was spent and it would stop like this again.
+    """Write why the run stopped, for the process that waits for it.
 
-    A run that was resumed may have found its file moved or edited: it can go on when that is put right.
+    A run that has spent something and would stop like this again has failed for good. A run that was resumed may have found its
+    file moved or edited: it can go on when that is put right.
     """
     final = isinstance(error, Diverged) if resumed else not isinstance(error, LedgerError | NodesMissing)
     if final and folder.ledger().entries:

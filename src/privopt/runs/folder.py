@@ -36,7 +36,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, asked: dict[str, Any]) -> "RunFolder":
-        """A folder for a new run; one that holds anything but what a kill at the very start leaves is refused."""
+        """Create the folder of a new run. It must be empty, but for what a run leaves that is killed at its very start."""
         half = temporary(path / "run.json")
         if path.exists() and (not path.is_dir() or any(held != half for held in path.iterdir())):
             if not (path / "run.json").is_file():
@@ -52,7 +52,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
-        """The folder of an earlier run."""
+        """Open the folder of an earlier run."""
         if not (path / "run.json").is_file():
             raise InputError(f"{path} is not a run folder: it has no run.json.")
         folder = cls(path)
@@ -102,7 +102,7 @@ class RunFolder:
         return f"{why} Spent: {spent}."
 
     def fail(self, error: PrivoptError) -> None:
-        """Keep why the run ended without a model: it would end like this again. Its randomness is removed."""
+        """Write why the run ended without a model, as it would again, and remove its randomness."""
         write_atomically(self._failed, json.dumps({"why": str(error)}).encode())
         sync_directory(self.path)
         Checkpoint(self.checkpoint, "").remove()

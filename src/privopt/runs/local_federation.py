@@ -14,13 +14,13 @@ from privopt.runs.federation import PROGRESS, STOPPED, prepare
 from privopt.runs.folder import RunFolder
 from privopt.runs.request import FederationRequest
 
-Watch = Callable[[dict[str, Any]], None]  # is given what the server wrote of its progress
+Watch = Callable[[dict[str, Any]], None]  # f(progress), the content of the server's progress file
 LOOK = 0.3  # seconds between two looks at the run folder
-ASK = 15.0  # seconds without progress, after which Flower is asked whether the run is over: a process, for a second
+ASK = 15.0  # seconds without progress after which Flower is asked whether the run is over, which takes a second
 
 
 def start(request: FederationRequest, path: Path, watch: Watch) -> RunFolder:
-    """A new run. Whatever is wrong with the request or the file is found before anything is written."""
+    """Start a new run. Whatever is wrong with the request or the file is found before anything is written."""
     require_flower()
     prepare(request)
     return _run(RunFolder.create(path, request.to_json()), request, watch)
@@ -56,7 +56,7 @@ def _run(folder: RunFolder, request: FederationRequest, watch: Watch) -> RunFold
 
 
 def _wait(folder: RunFolder, federation: LocalFederation, watch: Watch) -> None:
-    """Until the model is there, or the run has stopped without one."""
+    """Wait until the model is there, or the run has stopped without one."""
     seen: dict[str, Any] = {}
     changed = time.monotonic()
     while not folder.finished and not (folder.path / STOPPED).is_file() and federation.linked:

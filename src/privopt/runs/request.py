@@ -31,7 +31,7 @@ class HoldOut:
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
             raise InputError(f"--holdout is {self.share:g}, but it is a share of the rows, between 0 and 1, such as 0.2.")
-        Budget(self.epsilon)  # refuses what is no budget
+        Budget(self.epsilon)  # validates it
 
     def to_json(self) -> dict[str, Any]:
         """What `from_json` reads back."""
@@ -50,7 +50,7 @@ class HoldOut:
 
 @dataclass(frozen=True)
 class Request:
-    """A private model of a file's target."""
+    """A request to train a private model that predicts a column of a file."""
 
     file: Path
     target: str | None
@@ -147,7 +147,7 @@ class Request:
 
 @dataclass(frozen=True)
 class FederationRequest:
-    """A private model of a target, trained by the users of a table."""
+    """A request to train a private model with the users of a table, in a federation."""
 
     users: str  # the column that says whose row it is
     target: str
@@ -165,10 +165,10 @@ class FederationRequest:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        Budget(self.epsilon, 1e-9 if self.delta is None else self.delta, unit="user")  # refuses what is no budget
+        Budget(self.epsilon, 1e-9 if self.delta is None else self.delta, unit="user")  # validates them
         method = find_method(self.settings.method)
         check_model(method, "federated")
-        assert isinstance(self.hidden, tuple)  # which refuses what is no model
+        assert isinstance(self.hidden, tuple)  # validates the model
         for name, value, most in (
             ("nodes", self.nodes, MOST_NODES),
             ("rounds", self.settings.rounds, MOST_ROUNDS_SENT),

@@ -23,7 +23,7 @@ def main(grid: Grid, context: Context) -> None:
     """Train a model with the users of all nodes."""
     config = context.run_config
     path = Path(str(config["run"]))
-    if config.get("request"):  # on nodes of their own, a run begins here
+    if config.get("request"):  # an app for nodes elsewhere: its run folder begins here
         request = FederationRequest.from_json(json.loads(str(config["request"])))
         folder = RunFolder.open(path) if (path / "run.json").is_file() else RunFolder.create(path, request.to_json())
         if FederationRequest.from_json(folder.asked) != request:

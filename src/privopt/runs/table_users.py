@@ -1,4 +1,4 @@
-"""The users of a table, on a node: whose rows a file holds, and the rows as a model wants them.
+"""The users of a table, on a node: whose rows a file holds, and the rows as numbers for a model.
 
 Little is imported here: Flower starts a process for each message.
 """
@@ -53,7 +53,7 @@ def take_ids(table: Table, path: Path, column: str, who: str) -> tuple[Table, Ve
 
 
 class _Counted(NamedTuple):
-    """Users of whom nothing but the number is asked."""
+    """Users of whom only the number is known."""
 
     size: int
 
@@ -79,7 +79,7 @@ def find_users(plan: Mapping[str, Any], *, part: int, data: str | None) -> Users
 
 
 def _read_cells(path: Path, plan: Mapping[str, Any]) -> tuple[Any, Vector]:
-    """The cells of a node's file as they are written, and whose row each is. What cannot be read ends a run at its start."""
+    """Read the cells of a node's file as they are written, and whose row each is. An error here ends a run at its start."""
     columns = [*_names(plan), plan["target"], plan["users"]]
     frame = datasets.read(path, None, text=columns).frame
     if frame is None:
@@ -107,9 +107,9 @@ def _columns(plan: Mapping[str, Any]) -> Sequence[tuple[str, Known]]:
 
 
 def _numbers(frame: Any, plan: Mapping[str, Any]) -> tuple[Any, Vector]:
-    """Encoded rows and their targets, cell by cell: what one user's cell holds changes that user's row, and no other.
+    """Encode rows and their targets, cell by cell: a user's cell changes that user's row, and no other.
 
-    A row with a cell that is no number where one is expected, or with a target that is none, has no target: it is left out.
+    A row that has no number where one is expected, or no valid target, gets the target nan: it is left out.
     """
     import pandas as pd
 
@@ -120,10 +120,11 @@ def _numbers(frame: Any, plan: Mapping[str, Any]) -> tuple[Any, Vector]:
             usable &= np.isfinite(values)
             frame[name] = np.where(np.isfinite(values), values, kind.low)
         elif isinstance(kind, Categorical):
-            frame[name] = [_listed(cell, kind.values) for cell in frame[name]]
+            frame[name] = [_match_value(cell, kind.values) for cell in frame[name]]
     centre, unit = plan["target scale"]
     if plan["task"] == "classify":
-        places = datasets.codes(np.array([_listed(cell, plan["classes"]) for cell in frame[plan["target"]]]), plan["classes"])
+        classes = plan["classes"]
+        places = datasets.codes(np.array([_match_value(cell, classes) for cell in frame[plan["target"]]]), classes)
         targets = np.where(places < 0, np.nan, places)
     else:
         values = pd.to_numeric(frame[plan["target"]], errors="coerce").to_numpy(dtype=float, na_value=np.nan)
@@ -131,10 +132,10 @@ def _numbers(frame: Any, plan: Mapping[str, Any]) -> tuple[Any, Vector]:
     return datasets.encode_quietly(Encoding.from_json(plan["encoding"]), frame), np.where(usable, targets, np.nan)
 
 
-def _listed(cell: Any, values: Sequence[str]) -> str:
-    """A cell as the listed values are written: as it is, or as a number or truth value that is written otherwise.
+def _match_value(cell: Any, values: Sequence[str]) -> str:
+    """Write a cell as the listed values are written: a number or a truth value may be written in another way.
 
-    >>> _listed("2.0", ["1", "2"]), _listed("yes", ["no", "yes"]), _listed("TRUE", ["False", "True"])
+    >>> _match_value("2.0", ["1", "2"]), _match_value("yes", ["no", "yes"]), _match_value("TRUE", ["False", "True"])
     ('2', 'yes', 'True')
     """
     text = datasets.MISSING if cell is None or cell != cell else str(cell)

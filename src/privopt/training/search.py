@@ -112,7 +112,7 @@ class Found:
 def check_search(
     search: Search, base: Settings, loss: LossFacts, *, size: int, columns: int, budget: Budget, public: bool, unit: Any
 ) -> None:
-    """Refuse a search that cannot be, before anything is measured or paid."""
+    """Refuse a search that cannot be made or priced, before anything is measured or paid."""
     if budget.delta == 0:
         raise InputError("delta is 0, but a search is priced by Rényi divergences of Gaussian noise, which need delta > 0.")
     if not 1 <= round(search.holdout * size) < size:
@@ -209,10 +209,10 @@ def _missed(candidates: int, mean: float) -> float:
 def _cut(rows: TrainingRows, share: float, cut: int) -> tuple[TrainingRows, TrainingRows]:
     """Units to train on and units to score on; which is which depends on their number and a key alone."""
     trained, held_out = held_out_rows(rows.size, share, cut)
-    return _some(rows, trained), _some(rows, held_out)
+    return _take_rows(rows, trained), _take_rows(rows, held_out)
 
 
-def _some(rows: TrainingRows, units: Vector) -> TrainingRows:
+def _take_rows(rows: TrainingRows, units: Vector) -> TrainingRows:
     if rows.persons is None:
         return replace(rows, matrix=rows.matrix[units], targets=rows.targets[units])
     drawn, chosen = rows.persons.trained, np.zeros(rows.size, dtype=bool)

@@ -3,9 +3,10 @@
 check → calibrate → pay → run → compare → state. Every front end builds a problem and an oracle and calls a session; a training
 loop of the user's own is the same session, opened round by round.
 
-Rounds of a loop that is not ours are paid a few ahead, each answered at most once, and spent whatever happens in them.
-After a round that failed, a state that was saved before leads elsewhere than this loop: to the round that failed, and past it. So
-the loop goes on as a new run of the ledger; what the old run paid ahead is left to the saved state.
+Rounds of a user's own loop are paid a few ahead. Each is answered at most once, and is spent whatever happens in it. If a round
+fails after a state was saved, there are two continuations: a loop that loads this state repeats the round, and the present loop
+goes past it. They must not share noise, so the present loop goes on as a new run of the ledger, and what the old run has paid
+ahead is left to the saved state.
 """
 
 import hashlib
@@ -37,14 +38,14 @@ from privopt.privacy.ledger import Ledger, Run
 from privopt.privacy.statement import Statement
 from privopt.recipe import Recipe
 
-# ---------------------------------------------------------------- rounds of a loop that is not ours
+# ---------------------------------------------------------------- rounds of a user's own loop
 
 
 AHEAD = 16  # rounds that are paid with one write
 
 
 class PaidRounds:
-    """How many rounds are closed, begun and affordable, and the runs of the ledger that they are paid in.
+    """Counts the rounds that are closed, begun and affordable, and pays for them in runs of the ledger.
 
     **Guarantee** A round is begun once it is paid for, and its number is then used up. A round that fails is closed without an
     answer, and the next one has a payment of its own.
@@ -65,7 +66,7 @@ class PaidRounds:
 
     @property
     def begun_event(self) -> DpEvent:
-        """What the rounds cost that were begun. Of runs that ended with a round that failed, all that was paid counts."""
+        """What the rounds that were begun cost. Of a run that ended with a failed round, all that was paid counts."""
         own = self._events[self._first : self.begun]
         return compose([*(run.since(0) for run in self._earlier), *own])
 
@@ -80,7 +81,7 @@ class PaidRounds:
         return self.begun > self.closed
 
     def afford(self) -> None:
-        """Ask the ledger how many rounds it still holds."""
+        """Ask the ledger how many of the rounds fit into its budget."""
         paid = self._first + self._spending.position
         self._last = paid + self._spending.affordable(self._events[paid:])
         if self._last == self.closed < self.planned:
@@ -133,7 +134,7 @@ class PaidRounds:
 
 
 class Observer(Protocol):
-    """Somebody who watches a run: rounds and ε, nothing that depends on the data."""
+    """Is called as a run goes on, with the number of rounds and ε: nothing that depends on the data."""
 
     def start(self, rounds: int, spent: Callable[[int], float]) -> None:
         """Training begins; `spent` gives ε after so many rounds."""
@@ -156,10 +157,10 @@ class Released:
 
 
 class Session:
-    """One private run under one budget. A `noise_multiplier` that was chosen is not calibrated; the budget is what it costs.
+    """One private run under one budget. With a `noise_multiplier` nothing is calibrated, and the budget is what this noise costs.
 
-    `surveys` says that something is measured before training, when not all events are known: the whole budget is then what the
-    ledger has to hold.
+    `surveys` says that something is measured before training, while not all events are known: the ledger then has to have room
+    for the whole budget.
 
     **Guarantee** Everything that is measured on the data is planned within `budget`, together with what this run released
     before, and is recorded in the ledger before it is used. With a checkpoint, a run that was killed repeats the answers that
@@ -236,7 +237,7 @@ class Session:
             return self._repeated(self._finished, method, problem)
         before = self.spent
         rounds = method.build(problem, problem.single_release_noise).stop(self.rng)  # drawn before data are read
-        noise = self._noise_of_run(lambda z: _priced(method, problem, z, rounds))
+        noise = self._noise_of_run(lambda z: _plan_event(method, problem, z, rounds))
         recipe = method.build(problem, noise).stopped(rounds)
         check_unit(self.budget, *recipe.measurements)
         if method.private and self._epsilon(compose([before, recipe.planned_event()])) > self.budget.epsilon:
@@ -290,7 +291,7 @@ class Session:
         assumed: Sequence[str] = (),
         event: DpEvent | None = None,
     ) -> Statement:
-        """What may be claimed about what was released, by `event`, or else by all that this run has spent."""
+        """Write the statement of what was released, for `event`; by default for all that this run has spent."""
         return Statement(
             budget=self.budget,
             event=self.spent if event is None else event,
@@ -378,7 +379,7 @@ def settle_budget(
 def check_plan(method: Method, problem: Problem, budget: Budget, accountant: Accountant) -> Recipe:
     """Refuse a method whose recipe for this problem does not fit together, or has no price. Nothing is paid or read.
 
-    The recipe, with noise of multiplier 1.
+    Returns the recipe with a noise multiplier of 1.
     """
     recipe, loss = method.build(problem, 1.0), problem.loss
     steepness = loss.steepness * problem.row_norm
@@ -406,13 +407,13 @@ def single_release(budget: Budget) -> Callable[[float], DpEvent]:
 
 
 def _fingerprint(recipe: Recipe) -> str:
-    """Of what a recipe computes, by its slots: code that was changed in a way that nobody could read shows in its numbers."""
+    """Fingerprint a recipe by the numbers in its slots: changed code of a method, which has no fingerprint, shows in them."""
     slots = (recipe.rounds, recipe.measurements, recipe.update, recipe.release, recipe.estimate, recipe.regularizer)
     return hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", repr(slots)).encode()).hexdigest()
 
 
-def _priced(method: Method, problem: Problem, noise_multiplier: float, rounds: int) -> DpEvent:
-    """What the run will cost. A method without a guarantee has the noise of DP-SGD, which it is compared with."""
+def _plan_event(method: Method, problem: Problem, noise_multiplier: float, rounds: int) -> DpEvent:
+    """What the run will cost. A method without a guarantee gets the noise of DP-SGD, with which it is compared."""
     if method.private:
         return method.build(problem, noise_multiplier).stopped(rounds).planned_event()
     compared = dp_sgd(

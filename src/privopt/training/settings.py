@@ -1,4 +1,4 @@
-"""Settings: what a user may say about training on a table, and their validation before anything is measured or paid."""
+"""Settings of a training run on a table, and their validation before anything is measured or paid."""
 
 import math
 import reprlib
@@ -20,7 +20,7 @@ Bounds = float | tuple[Any, Any] | None  # the length of a row, or the ranges (l
 
 @dataclass(frozen=True)
 class Settings:
-    """What a user may say; `None` is left to the method's defaults."""
+    """The settings of a training run; `None` is left to the method's defaults."""
 
     method: str | Method = "dp-adam"
     clip_bound: float | None = None
@@ -38,12 +38,12 @@ class Settings:
 
     @property
     def chosen(self) -> Choices:
-        """What is for the method."""
+        """The settings that are the method's."""
         return Choices(self.clip_bound, self.rounds, self.batch_size, self.learning_rate, self.options)
 
 
 def check_settings(settings: Settings, loss: LossFacts, model: ModelKind, *, delta: float, public: bool) -> Method:
-    """Refuse settings that cannot hold; nothing here depends on a value of the data. The method that they name."""
+    """Validate the settings, and return the method that they name; nothing here depends on a value of the data."""
     method = find_method(settings.method)
     check_model(method, model)
     check_delta(method, delta)

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from randomgen import ChaCha
 
 from privopt.errors import InputError
+from privopt.measure import randomness
 from privopt.measure.randomness import (
     KEY_BITS,
     SOURCE,
     Rng,
     from_key,
     generator,
-    generators,
     key,
     laplace,
     restore_state,
@@ -48,7 +48,7 @@ def test_the_stream_is_chacha_as_published(monkeypatch: pytest.MonkeyPatch) -> N
         "3e00ef2f895f40d67f5bb8e81f09a5a12c840ec3ce9a7f3b181be188ef711a1e"
         "984ce172b9216f419f445367456d5619314a42a3da86b001387bfdb80e0cfe42"
     )
-    monkeypatch.setattr(generators, "ROUNDS", 20)
+    monkeypatch.setattr(randomness, "ROUNDS", 20)
     assert words(from_key(RFC_KEY, 16 * RFC_BLOCK), 16).tobytes().hex() == (
         "10f1e7e4d13b5915500fdd1fa32071c4c7d1f4c733c068030422aa9ac3d46c4e"
         "d2826446079faa0914c2d705d98b02a2b5129cd1de164eb9cbd083e8a2503c4e"
@@ -135,7 +135,7 @@ def test_a_generator_of_ours_is_used_as_it_is() -> None:
     ours = generator(0)
     assert generator(ours) is ours
     other = np.random.Generator(ChaCha(key=1, rounds=20))  # a checkpoint would not give it back
-    assert generator(other).bit_generator.state["state"]["rounds"] == generators.ROUNDS
+    assert generator(other).bit_generator.state["state"]["rounds"] == randomness.ROUNDS
 
 
 @pytest.mark.parametrize("seed", [-1, 0.5, "1", b"1", [1]])

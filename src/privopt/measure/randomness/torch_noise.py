@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from privopt.measure.randomness.generators import KEY_BITS, Rng, Sum
-from privopt.measure.randomness.generators import key as next_key
+from privopt.measure.randomness import KEY_BITS, Rng, Sum
+from privopt.measure.randomness import key as next_key
 from privopt.measure.randomness.keyed_normal import fill
 
 FEW = 1 << 12  # below this size NumPy draws: a key costs more
