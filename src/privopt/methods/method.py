@@ -220,7 +220,8 @@ def describe_batch(recipe: Recipe, problem: Problem) -> str:
     samplers = [getattr(one, "sampler", full_batch()) for one in recipe.measurements]
     match samplers[-1]:
         case poisson(sampling_probability=probability):
-            return f"{probability * problem.size:.6g} of {problem.size} on average (Poisson)"
+            rows = "" if problem.unit.most_rows is None else " rows"
+            return f"{probability * problem.size:.6g} of {problem.size}{rows} on average (Poisson)"
         case fixed_size(batch_size=batch):
             return f"{batch} of {problem.size}"
         case disjoint_batches(batches=batches):

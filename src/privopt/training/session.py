@@ -393,6 +393,7 @@ def check_plan(method: Method, problem: Problem, budget: Budget, accountant: Acc
         lipschitz=steepness,
         smoothness=problem.smoothness,
         unit="user" if federated else problem.unit.name,
+        most_rows=problem.unit.most_rows,
     )
     recipe.check(offer, np.zeros(problem.dimension))
     check_unit(budget, *recipe.measurements)
