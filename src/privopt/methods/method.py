@@ -189,7 +189,7 @@ class Method:
     def _check_options(self, options: Mapping[str, Any]) -> None:
         if unknown := [name for name in options if name not in self.options]:
             raise InputError(
-                f"{self.name} has no option {', '.join(unknown)}; its options are {', '.join(self.options) or 'none'}."
+                f"{self.name} has no option {', '.join(map(str, unknown))}; its options are {', '.join(self.options) or 'none'}."
             )
         for name, value in options.items():
             if not self.options[name].accepts(value):

@@ -381,9 +381,23 @@ def read_examples(data: Any) -> Examples:
         split_pair(examples.first)
     elif examples.tensors is not None:
         split_pair(examples.tensors)
+        _check_finite(*examples.tensors)
     if examples.workers:
         warn("num_workers is for loops of your own (make_private): fit reads examples in its own process.")
     return examples
+
+
+def _check_finite(inputs: Tensor, targets: Tensor) -> None:
+    """Refuse missing and infinite numbers, as estimators do: their examples would be left out without a word.
+
+    That there are any is what the error reveals, which a statement lists as not covered.
+    """
+    for name, values in (("inputs", inputs), ("targets", targets)):
+        if (values.is_floating_point() or values.is_complex()) and not bool(values.isfinite().all()):
+            raise InputError(
+                f"the {name} hold missing or infinite numbers, and an example with one has no gradient. Fill them in with a "
+                "public number, mark missing ones in a column of their own, or leave such examples out."
+            )
 
 
 def _cost(method: Method, problem: Problem, noise_multiplier: float) -> DpEvent:

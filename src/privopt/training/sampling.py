@@ -32,7 +32,7 @@ def rows_need_less_noise(
 ) -> bool:
     """Whether drawing rows needs less noise for a batch of as many expected rows, under this budget.
 
-    Nobody knows in public how many rows the cap of `most` leaves out, so they count as none.
+    A cap of `most` below the mean leaves rows out; how many is not public, so then persons are drawn.
 
     >>> from functools import partial
     >>> from privopt.measure.samplers import several_rows
@@ -43,8 +43,8 @@ def rows_need_less_noise(
     ...  for q in (0.001, 0.3)]
     [True, False]
     """
-    mean = min(rows / persons, float(most))
-    if budget.neighbours != "add-remove" or budget.delta == 0 or accountant == "rdp" or most > UNEVEN * mean:
+    mean = rows / persons
+    if budget.neighbours != "add-remove" or budget.delta == 0 or accountant == "rdp" or not mean <= most <= UNEVEN * mean:
         return False
     event = by_row(WORTH * mean * calibrate(by_person, budget, accountant=accountant))
     return epsilon(event, budget.delta, budget.neighbours, accountant=accountant) <= budget.epsilon
