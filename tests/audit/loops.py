@@ -37,7 +37,7 @@ MOST = 3  # rows of the canary
 
 def rows_game(*, rounds: int) -> Game:
     """So many rounds on Poisson batches of half of the rows, of which the canary has three; all others are zeros."""
-    share, noise = 0.5, 2.0
+    share, noise = 0.5, 1.2
     drawn = Measurement(poisson(share), [gradient() @ l2(CLIP)], gaussian(noise), unit=rows_of_persons(MOST))
     mean = np.array([-CLIP / (share * len(IDS)), 0.0])  # what one row of the canary adds
     chances = binom.logpmf(np.arange(MOST + 1), MOST, share)
