@@ -18,7 +18,7 @@ from privopt.measure.mechanisms import Independent, Mechanism, gaussian
 from privopt.measure.queries import Term
 from privopt.measure.randomness import Rng, Sum
 from privopt.measure.samplers import Sampler, full_batch, poisson, several_rows
-from privopt.measure.units import Unit, each_row, each_user
+from privopt.measure.units import Unit, each_row, each_user, rows_drawn
 from privopt.needs import EVERY_ROUND, USER_CHANGES, Needs, RowsDrawn, needs_of
 from privopt.perexample.grads import Array, Oracle, PerExampleGrads, Rows
 from privopt.perexample.persons import Persons, cut_between_persons
@@ -99,7 +99,7 @@ class Measurement:
                 raise CompositionError(f"{type(term.query).__name__} asks rows, so it protects no user. Use client_update(…).")
             if isinstance(term.clip, adaptive) and not (len(self.terms) == 1 and isinstance(self.mechanism, gaussian)):
                 raise CompositionError("an adaptive clip shares Gaussian noise with one query. Use gaussian, or l2 with others.")
-        if self.unit.most_rows is not None and not (isinstance(self.sampler, poisson) and isinstance(self.mechanism, gaussian)):
+        if rows_drawn(self.unit) is not None and not (isinstance(self.sampler, poisson) and isinstance(self.mechanism, gaussian)):
             raise CompositionError(
                 f"{self.unit} draws rows, which has a price for Poisson batches and Gaussian noise only. Use each_person()."
             )
@@ -115,7 +115,7 @@ class Measurement:
 
     @property
     def needs(self) -> Needs:
-        drawn = RowsDrawn(self.unit.most_rows)
+        drawn = RowsDrawn(rows_drawn(self.unit))
         return needs_of(self.sampler, *self.terms) | {drawn} | (frozenset() if self._independent else {EVERY_ROUND})
 
     @property
@@ -129,10 +129,10 @@ class Measurement:
 
     def event(self, round_: int) -> DpEvent:
         """What this round will cost: known before any data are read."""
-        if self.unit.most_rows is not None:
+        if (most := rows_drawn(self.unit)) is not None:
             assert isinstance(self.sampler, poisson)
             assert isinstance(self.mechanism, gaussian)
-            return several_rows(self.sampler.sampling_probability, self.unit.most_rows, self.mechanism.noise_multiplier)
+            return several_rows(self.sampler.sampling_probability, most, self.mechanism.noise_multiplier)
         return self.sampler.amplify(self.mechanism.event_in(round_), round_)
 
     def measure(self, oracle: Oracle, at: PublicState, round_: int, rng: Rng, carry: Carry = {}) -> Noisy:  # noqa: B006
@@ -258,9 +258,10 @@ CLOSED = "this round is closed: it has answered, or the sum of one of its pieces
 
 def _fits(unit: Unit, persons: Persons | None, size: int) -> bool:
     """Whether these persons are what such a unit is drawn from, `size` in number."""
-    if persons is None or unit.most_rows is None:
+    most = rows_drawn(unit)
+    if persons is None or most is None:
         return (persons is None) == (unit == each_row()) and (persons is None or persons.size == size)
-    return len(persons.rows) <= size and int(persons.counts.max(initial=0)) <= unit.most_rows
+    return len(persons.rows) <= size and int(persons.counts.max(initial=0)) <= most
 
 
 class RoundInPieces(Protocol):
@@ -309,9 +310,9 @@ class OpenRound:
         self.rows = np.arange(size) if rows is None else rows
         self._counts: list[NDArray[Any]] = []  # how many rows each person of a piece has
         self.parts: Sequence[NDArray[Any]] = []
-        if persons is not None and measurement.unit.most_rows is not None:
+        if persons is not None and rows_drawn(measurement.unit) is not None:
             self.rows = self.rows[np.isin(self.rows, persons.rows)]
-        if persons is None or measurement.unit.most_rows is not None:
+        if persons is None or rows_drawn(measurement.unit) is not None:
             self.parts = [self.rows[start : start + most] for start in range(0, len(self.rows), most)]
         else:
             drawn = persons.take(self.rows)

@@ -19,11 +19,6 @@ class Unit(Protocol):
         """Its name in a budget; `privopt.privacy.budget.UNITS` has the words that a statement prints for it."""
         ...
 
-    @property
-    def most_rows(self) -> int | None:
-        """How many rows it has at most, if these are drawn and clipped each by itself; `None`: it is drawn and clipped as one."""
-        ...
-
 
 @dataclass(frozen=True)
 class each_row:  # noqa: N801  # a constructor that reads as a phrase
@@ -34,7 +29,6 @@ class each_row:  # noqa: N801  # a constructor that reads as a phrase
     """
 
     name: ClassVar[UnitName] = "example"
-    most_rows: ClassVar[int | None] = None
 
 
 @dataclass(frozen=True)
@@ -49,7 +43,6 @@ class each_person:  # noqa: N801
     """
 
     name: ClassVar[UnitName] = "person"
-    most_rows: ClassVar[int | None] = None
 
 
 @dataclass(frozen=True)
@@ -82,7 +75,15 @@ class each_user:  # noqa: N801
     """
 
     name: ClassVar[UnitName] = "user"
-    most_rows: ClassVar[int | None] = None
+
+
+def rows_drawn(unit: Unit) -> int | None:
+    """How many rows it has at most, if these are drawn and clipped each by itself; `None`: it is drawn and clipped as one.
+
+    >>> rows_drawn(rows_of_persons(4)), rows_drawn(each_person())
+    (4, None)
+    """
+    return getattr(unit, "most_rows", None)
 
 
 def check_unit(budget: Budget | None, *measurements: object) -> None:

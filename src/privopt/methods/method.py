@@ -13,7 +13,7 @@ from typing import Any
 
 from privopt.errors import CompositionError, InputError
 from privopt.measure.samplers import disjoint_batches, fixed_size, full_batch, poisson
-from privopt.measure.units import each_person
+from privopt.measure.units import each_person, rows_drawn
 from privopt.methods.problem import LossFacts, ModelKind, Problem
 from privopt.methods.rules import Arguments
 from privopt.recipe import Recipe
@@ -220,7 +220,7 @@ def describe_batch(recipe: Recipe, problem: Problem) -> str:
     samplers = [getattr(one, "sampler", full_batch()) for one in recipe.measurements]
     match samplers[-1]:
         case poisson(sampling_probability=probability):
-            rows = "" if problem.unit.most_rows is None else " rows"
+            rows = "" if rows_drawn(problem.unit) is None else " rows"
             return f"{probability * problem.size:.6g} of {problem.size}{rows} on average (Poisson)"
         case fixed_size(batch_size=batch):
             return f"{batch} of {problem.size}"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from privopt.checkpoint import Checkpoint
 from privopt.errors import InputError, warn
 from privopt.measure.clips import Clip
-from privopt.measure.units import each_person
+from privopt.measure.units import each_person, rows_drawn
 from privopt.methods import Method, check_delta, find_method
 from privopt.methods.problem import NETWORK_BATCH, Choices, Problem
 from privopt.needs import Offer
@@ -329,7 +329,7 @@ class _Planned:
         )
         questioned: Any = oracle if job is None else job.lead(oracle)  # whose vectors are only ever summed
         if asked.data.people is not None:
-            drawn, most = asked.data.people.draw(session.rng), self.problem.unit.most_rows
+            drawn, most = asked.data.people.draw(session.rng), rows_drawn(self.problem.unit)
             questioned = TorchPersonOracle(oracle, drawn) if most is None else TorchRowsOfPersons(oracle, drawn, most)
         released = session.train(asked.method, self.problem, questioned, None, run=run_network, keep_result=True)
         if session.repeated:
@@ -409,7 +409,7 @@ def _check_recipe(method: Method, problem: Problem, oracle: TorchOracle, budget:
     """Refuse a recipe that does not fit the model, or that no accountant can price; nothing is paid."""
     planned = method.build(problem, 1.0)
     planned.check(
-        replace(Offer.of(oracle), size=problem.size, unit=problem.unit.name, most_rows=problem.unit.most_rows),
+        replace(Offer.of(oracle), size=problem.size, unit=problem.unit.name, most_rows=rows_drawn(problem.unit)),
         oracle.layout.flat(),
     )
     if method.private:

@@ -30,7 +30,7 @@ from privopt.errors import InputError, warn
 from privopt.measure import randomness
 from privopt.measure.clips import l2
 from privopt.measure.measurement import Measurement, OpenRound, RoundInPieces
-from privopt.measure.units import each_person
+from privopt.measure.units import each_person, rows_drawn
 from privopt.needs import Offer, check_oracle, check_slots
 from privopt.nets.attachment import Attachment, guarded
 from privopt.nets.choices import People, assumptions, describe_examples
@@ -101,7 +101,7 @@ class Private:
         self._session, self._passes = session, passes
         needs = measurement(1.0).needs
         check_slots(needs, frozenset(), "a training loop of your own")
-        most = measurement(1.0).unit.most_rows
+        most = rows_drawn(measurement(1.0).unit)
         check_oracle(needs, Offer(plan.size, self._layout.size, tuple(self._layout.parameters), most_rows=most))
         with preparing():
             self.noise_multiplier, self._paid = self._open_session(measurement, passes[-1])
