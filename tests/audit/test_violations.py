@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privopt.measure import clips, evaluations, measurement, surveys
+from privopt.measure import clips, evaluations, surveys
 from privopt.measure.mechanisms import gamma_norm, gaussian, gaussian_pool, laplace, noisy_min
-from privopt.measure.samplers import disjoint_batches, poisson
+from privopt.measure.samplers import disjoint_batches, poisson, several_rows
 from privopt.perexample.linear_oracle import LinearGrads
 from privopt.perexample.person_oracle import PersonGrads
 from tests.audit.auditing import Game, audit
@@ -87,8 +87,7 @@ def _twice(patch: pytest.MonkeyPatch) -> None:
 
 def _one_row_each(patch: pytest.MonkeyPatch) -> None:
     """Rows of persons at the price of rows: as if everybody had one."""
-    honest = measurement.several_rows
-    patch.setattr(measurement, "several_rows", lambda share, most, noise: honest(share, 1, noise))
+    patch.setattr("privopt.measure.measurement.several_rows", lambda share, most, noise: several_rows(share, 1, noise))
 
 
 def _half_a_vote(patch: pytest.MonkeyPatch) -> None:

@@ -393,7 +393,8 @@ def _check_finite(inputs: Tensor, targets: Tensor) -> None:
     That there are any is what the error reveals, which a statement lists as not covered.
     """
     for name, values in (("inputs", inputs), ("targets", targets)):
-        if (values.is_floating_point() or values.is_complex()) and not bool(values.isfinite().all()):
+        numbers = (values.is_floating_point() or values.is_complex()) and not values.is_meta
+        if numbers and not bool(values.isfinite().all()):
             raise InputError(
                 f"the {name} hold missing or infinite numbers, and an example with one has no gradient. Fill them in with a "
                 "public number, mark missing ones in a column of their own, or leave such examples out."
