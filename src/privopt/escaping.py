@@ -30,7 +30,8 @@ def plain(text: object) -> "Text":
 
 
 def say(console: "Console", text: object, *, before: str = "") -> None:
-    """Print text from outside on one line, after `before`, which may have markup."""
+    """Print text from outside on one line, after `before`, which may have markup; on a terminal it wraps between words."""
     from rich.text import Text
 
-    console.print(Text.assemble(Text.from_markup(before), printable(str(text))), soft_wrap=True, highlight=False)
+    line = Text.assemble(Text.from_markup(before), printable(str(text)))
+    console.print(line, soft_wrap=not console.is_terminal, highlight=False)

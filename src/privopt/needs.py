@@ -46,14 +46,15 @@ class Offer:
     counts: bool = True  # of vectors within a bound
     lipschitz: float = math.inf  # of every example that there could be
     smoothness: float = math.inf
-    unit: str = "example"  # whose vectors they are: the name of a unit
+    unit: str = "example"  # who is protected: the name of a unit
+    most_rows: int | None = None  # of a unit, if vectors are those of rows that are drawn each by itself; None: of whole units
 
     @classmethod
     def of(cls, oracle: Any) -> "Offer":
         """Read the offer off the oracle's attributes; no example is read."""
         given = {
             name: getattr(oracle, name)
-            for name in ("dimension", "layers", "lipschitz", "smoothness", "counts", "unit")
+            for name in ("dimension", "layers", "lipschitz", "smoothness", "counts", "unit", "most_rows")
             if hasattr(oracle, name)
         }
         federated = hasattr(oracle, "changes")
@@ -101,6 +102,21 @@ class _Counts(OracleNeed):
         if offer.counts:
             return None
         return "an adaptive clip counts short vectors, which the processes of a torchrun job do not. Use a fixed clip."
+
+
+@dataclass(frozen=True)
+class RowsDrawn(OracleNeed):
+    """Vectors of rows, at most so many of a unit; `None`: one vector for each unit."""
+
+    most: int | None
+
+    def missing(self, offer: Offer) -> str | None:
+        if offer.most_rows == self.most:
+            return None
+        said = ["whole units" if most is None else f"rows, at most {most} of a unit" for most in (self.most, offer.most_rows)]
+        return (
+            f"the measurement is priced for {said[0]}, but the oracle has vectors of {said[1]}: what is drawn is what is priced."
+        )
 
 
 ROW_GRADIENTS, USER_CHANGES, COUNTS = _Rows(), _Users(), _Counts()

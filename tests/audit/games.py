@@ -283,6 +283,7 @@ def _network_games() -> dict[str, Entry]:
         | {
             "make_private, persons": Entry(partial(loops.game, rounds=1, sampled=False, persons=True), 2 * SOME),
             "make_private, persons, Poisson": Entry(partial(loops.game, rounds=2, sampled=True, persons=True), SOME),
+            "make_private, rows of persons": Entry(partial(loops.rows_game, rounds=1), 2 * SOME),
             "make_private, one round": Entry(partial(loops.game, rounds=1, sampled=False), 2 * SOME),
             "make_private, Poisson": Entry(partial(loops.game, rounds=2, sampled=True), SOME),
         }

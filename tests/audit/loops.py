@@ -10,10 +10,16 @@ from unittest import mock
 
 import numpy as np
 import torch
+from scipy.stats import binom
 from torch import Tensor, nn
 
+from privopt.measure.clips import l2
+from privopt.measure.measurement import Measurement
 from privopt.measure.mechanisms import gaussian
-from privopt.nets import make_private
+from privopt.measure.queries import gradient
+from privopt.measure.samplers import poisson
+from privopt.measure.units import rows_of_persons
+from privopt.nets import loops, make_private
 from privopt.perexample.grads import Vector
 from privopt.privacy.accountants import epsilon
 from privopt.privacy.budget import Budget
@@ -24,6 +30,29 @@ from tests.audit.frontends import IDS
 from tests.audit.transcripts import log_ratio
 
 DELTA, ROWS, CLIP = 0.1, 8, 0.7
+
+
+MOST = 3  # rows of the canary
+
+
+def rows_game(*, rounds: int) -> Game:
+    """So many rounds on Poisson batches of half of the rows, of which the canary has three; all others are zeros."""
+    share, noise = 0.5, 1.2
+    drawn = Measurement(poisson(share), [gradient() @ l2(CLIP)], gaussian(noise), unit=rows_of_persons(MOST))
+    mean = np.array([-CLIP / (share * len(IDS)), 0.0])  # what one row of the canary adds
+    chances = binom.logpmf(np.arange(MOST + 1), MOST, share)
+
+    def play(canary: bool, count: int) -> Vector:
+        with mock.patch.object(loops, "rows_need_less_noise", return_value=True):
+            answers, paid = _gradients(canary, rounds * count, noise, int(share * ROWS), persons=True)
+        assert paid == SelfComposedDpEvent(drawn.event(0), rounds * count)
+        scale = noise * CLIP / (share * len(IDS))
+        places = np.arange(MOST + 1)[:, None, None] * mean
+        logs = -((answers - places) ** 2).sum(axis=2) / (2 * scale**2)
+        ratios = np.logaddexp.reduce(logs + chances[:, None], axis=0) - logs[0]
+        return ratios.reshape(count, rounds).sum(axis=1)
+
+    return Game(epsilon(SelfComposedDpEvent(drawn.event(0), rounds), DELTA), DELTA, play)
 
 
 def game(*, rounds: int, sampled: bool, persons: bool = False) -> Game:
@@ -64,6 +93,7 @@ def _gradients(canary: bool, rounds: int, noise: float, batch_size: int, persons
             (inputs, targets),
             budget=Budget(1.0, DELTA, unit="person" if persons else "example"),
             persons=IDS if persons else None,
+            rows_per_person=MOST if persons else None,
             batch_size=batch_size,
             rounds=rounds,
             clip_bound=CLIP,

@@ -9,7 +9,7 @@ import pytest
 
 from privopt.measure import clips, evaluations, surveys
 from privopt.measure.mechanisms import gamma_norm, gaussian, gaussian_pool, laplace, noisy_min
-from privopt.measure.samplers import disjoint_batches, poisson
+from privopt.measure.samplers import disjoint_batches, poisson, several_rows
 from privopt.perexample.linear_oracle import LinearGrads
 from privopt.perexample.person_oracle import PersonGrads
 from tests.audit.auditing import Game, audit
@@ -85,6 +85,11 @@ def _twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(clips.l2, "factors", lambda self, norms, weight=1.0: honest(self, norms, 2 * weight))
 
 
+def _one_row_each(patch: pytest.MonkeyPatch) -> None:
+    """Rows of persons at the price of rows: as if everybody had one."""
+    patch.setattr("privopt.measure.measurement.several_rows", lambda share, most, noise: several_rows(share, 1, noise))
+
+
 def _half_a_vote(patch: pytest.MonkeyPatch) -> None:
     """An evaluation that forgets the losses when it bounds what a row adds, and half of the vote."""
     patch.setattr(evaluations, "sensitivity", lambda cells, values, order: 0.5)
@@ -125,6 +130,7 @@ if find_spec("torch"):
         "half of the Gaussian noise, in a network": (_less(gaussian, "begin", 1), "network, dp-adam", 6000),
         "rows are clipped, not persons, in a network": (_each_row_of_a_network, "network of persons, MLP", 6000),
         "rows are clipped, not persons, in a loop": (_each_row_of_a_network, "make_private, persons", 2400),
+        "rows of persons at the price of rows": (_one_row_each, "make_private, rows of persons", 2400),
         "a piece that is added twice": (_twice, "make_private, one round", 2400),
     }
 

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privopt.datasets import MISSING, Categorical, Columns, Date, Encoding, Ignored, Numeric, UnknownNumeric, check_column
+from privopt.datasets import MISSING, Categorical, Columns, Date, Encoding, Ignored, Numeric, UnknownNumeric, check_columns
 from privopt.datasets.encode import WIDE
 from privopt.datasets.schema import PARTS
 from privopt.errors import InputError, PrivoptWarning
@@ -252,8 +252,15 @@ def test_what_is_no_frame_is_refused(frame: Any, says: str) -> None:
 )
 def test_a_column_that_is_not_of_its_kind_is_refused_without_a_value(kind: Any, values: list[Any], says: str) -> None:
     with pytest.raises(InputError, match=says) as caught:
-        check_column(pd.Series(values, name="x"), kind)
+        check_columns(pd.DataFrame({"x": pd.Series(values)}), {"x": kind})
     assert "secret" not in str(caught.value)
+
+
+def test_all_columns_with_missing_numbers_are_named_at_once() -> None:
+    frame = pd.DataFrame({"age": [1.0, math.nan], "sex": ["m", None], "weight": [math.nan, 2.0], "height": [1.0, 2.0]})
+    kinds = dict.fromkeys(("age", "weight", "height"), UnknownNumeric()) | {"sex": Categorical(("m", "f"))}
+    with pytest.raises(InputError, match=r"columns 'age', 'weight' hold missing or infinite.*\{\"missing\": \"indicator\"\}"):
+        check_columns(frame, kinds)
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,35 @@ def test_the_next_token_is_learnt_under_bf16_and_gradient_checkpointing(tmp_path
     assert all(value.dtype == torch.float32 and bool(value.isfinite().all()) for value in model.parameters())
 
 
+def test_a_trainer_protects_persons(tmp_path: Path) -> None:
+    """Three texts of each of 32 persons: a pass has as many rounds as persons need, and each text is of its own person."""
+    model = llama()
+    before = values(model)
+    told: dict[str, Any] = {"persons": [f"author {place % 32}" for place in range(96)], "rows_per_person": 2, "seed": 0}
+    settings = arguments(tmp_path, per_device_train_batch_size=16)
+    trainer = PrivateTrainer(model, settings, Texts(), budget=Budget(8.0, 1e-3, unit="person"), **told)
+    trainer.train()
+    assert trainer.private is not None
+    assert trainer.private.rounds == trainer.state.global_step == 4  # 2 epochs of 32/16 rounds
+    assert moved(model, before) == set(before)
+    text = trainer.private.statement().text()
+    for words in ("Unit: one person", "the number of persons (32), the number of examples (96)", "rows of a person, at most: 2"):
+        assert words in text
+
+
+def test_a_collator_that_pads_is_refused_for_persons(tmp_path: Path) -> None:
+    trainer = PrivateTrainer(
+        llama(),
+        arguments(tmp_path),
+        Texts(),
+        budget=Budget(8.0, 1e-3, unit="person"),
+        persons=[place % 32 for place in range(96)],
+        data_collator=lambda rows: torch.utils.data.default_collate(rows),
+    )
+    with pytest.raises(InputError, match="Pad the examples in the dataset"):
+        trainer.train()
+
+
 ADAPTERS: dict[str, Any] = {
     "LoRA": peft.LoraConfig(task_type="SEQ_CLS", r=2, lora_alpha=4, target_modules=["q_proj", "v_proj"]),
     "DoRA": peft.LoraConfig(task_type="SEQ_CLS", r=2, lora_alpha=4, target_modules=["q_proj", "v_proj"], use_dora=True),

@@ -125,3 +125,17 @@ def test_a_checkpoint_is_not_resumed(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no state of the noise"):
         trainer(again, tmp_path).fit(Classifier(), again.turns, ckpt_path=tmp_path / "saved.ckpt", weights_only=False)
     assert isinstance(module.network, nn.Module)
+
+
+def test_a_strategy_protects_persons(tmp_path: Path) -> None:
+    size = len(tensor_rows()[0])
+    ids = [place % (size // 2) for place in range(size)]
+    budget = Budget(8.0, 1e-3, unit="person")
+    strategy = trained(Classifier(), tmp_path, budget=budget, persons=ids, rows_per_person=2)
+    assert strategy.private is not None
+    assert strategy.private.rounds == 2 * len(strategy.turns)
+    assert len(strategy.turns) == round(size / 2 / 60)
+    statement = strategy.private.statement()
+    assert "Unit: one person" in statement.text()
+    assert f"the number of persons ({size // 2})" in statement.text()
+    assert statement.epsilon <= 8.0

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privopt.errors import PrivoptError
-from privopt.linear_model import LogisticRegression, Ridge
+from privopt.errors import InputError, PrivoptError
+from privopt.linear_model import HuberRegressor, LogisticRegression, Ridge
 from privopt.privacy.ledger import Ledger
 from tests.problems import sign_rows
 
@@ -54,3 +54,29 @@ def test_steps_that_suit_the_rows_are_not_refused(length: float) -> None:
     LogisticRegression(**settings, learning_rate=0.9 * longest).fit(length * X / 10, Y)
     with pytest.raises(PrivoptError, match="learning_rate"):
         LogisticRegression(**settings, learning_rate=1.1 * longest).fit(length * X / 10, Y)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"options": {1: 2}}, "no option 1"),
+        ({"classes": [None, 1]}, "classes must be a list"),
+        ({"epsilon": True}, "epsilon is True"),
+        ({"delta": False}, "delta is False"),
+        ({"clip_bound": True}, "clip_bound is True"),
+        ({"rounds": True}, "rounds is True"),
+        ({"alpha": True}, "alpha is True"),
+        ({"bounds": True}, "bounds is True"),
+        ({"fit_intercept": "no"}, "fit_intercept is 'no'"),
+        ({"random_state": True}, "the seed is True"),
+    ],
+)
+def test_values_of_the_wrong_type_are_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        LogisticRegression(**settings).fit(X, Y)
+
+
+@pytest.mark.parametrize("threshold", ["a", True, np.nan, -1.0])
+def test_a_threshold_is_a_number(threshold: Any) -> None:
+    with pytest.raises(InputError, match="threshold is"):
+        HuberRegressor(threshold=threshold).fit(X, X[:, 0])

@@ -8,8 +8,10 @@ import pytest
 import scipy.sparse as sp
 
 from privopt.datasets import Encoding, Numeric
+from privopt.linear_model import Ridge
 from privopt.perexample.design import Design
 from privopt.privacy.budget import Budget
+from privopt.privacy.events import atoms
 from privopt.training.scaling import TrainingRows, find_scales
 from privopt.training.session import Session
 
@@ -47,3 +49,17 @@ def test_a_column_whose_values_are_too_rare_to_see_does_not_outweigh_the_others(
     rows = TrainingRows(X, np.zeros(len(X)), regression=False)
     found = find_scales(rows, Session(Budget(3.0, 1e-6), len(X), seed=0, surveys=True), fit_intercept=False)
     assert found.row_norm < 8  # 30 numbers in [0, 1] and at most a few ones; it was 400 when a pixel kept its own unit
+
+
+@pytest.mark.parametrize("place", [0.0, 10_000.0, -10_000.0])
+def test_a_target_far_from_0_is_looked_at_closely(place: float) -> None:
+    """Its range is undeclared. What is far away and narrow is asked for again, and each question is paid for."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (5000, 3))
+    y = place + X @ [2.0, 1.0, -1.0] + rng.normal(size=5000)
+    model = Ridge(epsilon=3.0, bounds=(-1, 1), rounds=50, random_state=0).fit(X, y)
+    assert model.score(X, y) > 0.6
+    statement = model.privacy_.statement
+    assert statement.epsilon <= 3.0
+    ((_, questions), *_) = atoms(statement.event)
+    assert questions == (4 if place else 2)

@@ -248,13 +248,25 @@ def test_what_torch_says_about_private_examples_is_not_shown() -> None:
     assert "42" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("use", ["inputs", "labels"])
-def test_ignored_labels_and_missing_numbers_are_no_error(use: str) -> None:
+@pytest.mark.parametrize("optimizer", ["adam", torch.optim.SGD, None])
+def test_what_is_no_optimizer_is_named(optimizer: Any) -> None:
+    with pytest.raises(InputError, match="but one of torch is needed"):
+        make_private(linear(), optimizer, (X, Y), budget=BUDGET, rounds=1, batch_size=20)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("place", ["inputs", "targets"])
+def test_numbers_that_are_not_finite_are_refused_before_anything_is_paid(place: str, value: float) -> None:
+    x, y, ledger = X.clone(), X[:, :1].clone(), Ledger()
+    (x if place == "inputs" else y)[3] = value
+    with pytest.raises(InputError, match=f"the {place} hold missing or infinite numbers"):
+        fit(nn.Linear(3, 1), nn.MSELoss(), (x, y), budget=BUDGET, rounds=2, batch_size=20, ledger=ledger)
+    assert ledger.entries == ()
+
+
+def test_ignored_labels_are_no_error() -> None:
     x, y = X.clone(), Y.clone()
-    if use == "inputs":
-        x[3] = torch.nan
-    else:
-        y[3] = -100  # what CrossEntropyLoss leaves out
+    y[3] = -100  # what CrossEntropyLoss leaves out
     model = linear()
     fit(model, CE, (x, y), budget=BUDGET, rounds=2, batch_size=20)
     assert all(bool(parameter.isfinite().all()) for parameter in model.parameters())

@@ -2,12 +2,14 @@
 
 from hypothesis import strategies as st
 
+from privopt.measure.samplers import several_rows
 from privopt.privacy.events import (
     ComposedDpEvent,
     DpEvent,
     FailureDpEvent,
     GaussianDpEvent,
     LaplaceDpEvent,
+    MixtureOfGaussiansDpEvent,
     NonPrivateDpEvent,
     NoOpDpEvent,
     PoissonSampledDpEvent,
@@ -29,6 +31,7 @@ simple: st.SearchStrategy[DpEvent] = st.one_of(
 sampled: st.SearchStrategy[DpEvent] = st.one_of(
     simple,
     st.builds(PoissonSampledDpEvent, st.floats(1e-6, 1.0), st.builds(GaussianDpEvent, _positive)),
+    st.builds(several_rows, st.floats(1e-6, 1.0), st.integers(1, 40), _positive),
     st.builds(SampledWithoutReplacementDpEvent, st.just(100), st.integers(1, 100), st.builds(LaplaceDpEvent, _positive)),
     st.builds(RepeatAndSelectDpEvent, st.builds(GaussianDpEvent, _positive), st.floats(1.0, 1e6), st.floats(0.0, 10.0)),
 )
@@ -54,6 +57,7 @@ KINDS = {
     FailureDpEvent,
     GaussianDpEvent,
     LaplaceDpEvent,
+    MixtureOfGaussiansDpEvent,
     NonPrivateDpEvent,
     NoOpDpEvent,
     PoissonSampledDpEvent,

@@ -17,18 +17,20 @@ from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
-from scipy.stats import laplace, norm
+from scipy.stats import binom, laplace, norm
 
 from privopt.errors import InputError, UnsupportedEvent
+from privopt.measure.samplers import several_rows
 from privopt.perexample.grads import Vector
 from privopt.privacy import accountants
-from privopt.privacy.accountants import Accountant, choose, epsilon
+from privopt.privacy.accountants import Accountant, choose, epsilon, renyi
 from privopt.privacy.budget import Neighbours
 from privopt.privacy.events import (
     DpEvent,
     FailureDpEvent,
     GaussianDpEvent,
     LaplaceDpEvent,
+    MixtureOfGaussiansDpEvent,
     NonPrivateDpEvent,
     NoOpDpEvent,
     PoissonSampledDpEvent,
@@ -402,3 +404,53 @@ def test_a_price_is_computed_once_for_each_question(monkeypatch: pytest.MonkeyPa
     assert epsilon(event, 1e-5, "replace-one") > first
     assert epsilon(event, 1e-5, accountant="rdp") > first
     assert len(asked) == 3
+
+
+# ---------------------------------------------------------------- rows of persons
+
+
+@pytest.mark.parametrize(("share", "most", "noise"), [(0.3, 2, 1.0), (0.05, 4, 2.0), (0.01, 8, 0.7), (0.5, 3, 3.0)])
+def test_rows_of_a_person_cost_what_their_two_distributions_say(share: float, most: int, noise: float) -> None:
+    """A person's rows, each drawn with probability q, shift the answer by how many of them were drawn."""
+    hidden = [norm.pdf(GRID, loc=place, scale=noise) for place in range(most + 1)]
+    present = sum(chance * one for chance, one in zip(binom.pmf(range(most + 1), most, share), hidden, strict=True))
+    cost = epsilon(several_rows(share, most, noise), 1e-3, grid=5e-4)
+    assert 1e-3 * (1 - 1e-3) <= worst_delta(present, hidden[0], cost) <= 1e-3 * (1 + 1e-5)
+
+
+def test_dp_accounting_s_own_distribution_of_a_mixture_is_ours() -> None:
+    mixture = several_rows(0.1, 3, 2.0)
+    theirs = PLDAccountant(value_discretization_interval=0.01)
+    theirs.compose(SelfComposedDpEvent(mixture, 20))
+    assert epsilon(SelfComposedDpEvent(mixture, 20), 1e-5, grid=0.01) == pytest.approx(theirs.get_epsilon(1e-5), rel=1e-4)
+
+
+def test_one_row_of_a_person_costs_what_a_row_does_and_more_rows_cost_more() -> None:
+    one = MixtureOfGaussiansDpEvent(1.0, (0.0, 1.0), (0.99, 0.01))
+    row = PoissonSampledDpEvent(0.01, GaussianDpEvent(1.0))
+    assert several_rows(0.01, 1, 1.0) == row
+    assert epsilon(SelfComposedDpEvent(one, 100), 1e-6) == pytest.approx(epsilon(SelfComposedDpEvent(row, 100), 1e-6), rel=1e-4)
+    costs = [epsilon(SelfComposedDpEvent(several_rows(0.01, most, 1.0), 100), 1e-6) for most in (1, 2, 3, 8)]
+    assert costs == sorted(costs)
+    assert costs[1] > 1.1 * costs[0]
+
+
+def test_all_rows_of_a_person_in_every_batch_are_one_long_vector() -> None:
+    assert several_rows(1.0, 4, 2.0) == GaussianDpEvent(0.5)
+
+
+@pytest.mark.parametrize(("share", "most", "noise", "rounds"), [(0.001, 32, 2.0, 3000), (1e-4, 4, 0.6, 1000)])
+def test_the_grid_of_a_mixture_overstates_by_less_than_half_a_percent(share: float, most: int, noise: float, rounds: int) -> None:
+    event = SelfComposedDpEvent(several_rows(share, most, noise), rounds)
+    cost = epsilon(event, 1e-6)
+    assert epsilon(event, 1e-6, grid=cost / (400 * math.sqrt(rounds))) <= cost * (1 + 1e-4)
+    assert cost <= 1.005 * epsilon(event, 1e-6, grid=cost / (400 * math.sqrt(rounds)))
+
+
+def test_mixtures_have_no_price_for_a_replacement_or_by_rdp_and_a_bound_for_filters() -> None:
+    mixture = several_rows(0.01, 3, 2.0)
+    with pytest.raises(UnsupportedEvent, match="under replace-one"):
+        epsilon(mixture, 1e-5, "replace-one")
+    with pytest.raises(UnsupportedEvent, match="pld can"):
+        epsilon(mixture, 1e-5, accountant="rdp")
+    assert renyi(mixture, 8.0, "add-remove") > renyi(several_rows(0.01, 1, 2.0), 8.0, "add-remove")

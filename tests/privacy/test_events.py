@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privopt.errors import LedgerError
+from privopt.measure.samplers import several_rows
 from privopt.privacy import events
 from privopt.privacy.events import (
     ComposedDpEvent,
@@ -94,6 +95,7 @@ def test_every_kind_has_a_form_in_a_ledger_and_a_phrase() -> None:
         FailureDpEvent(1e-7),
         GAUSSIAN,
         LaplaceDpEvent(3.0),
+        several_rows(0.1, 3, 2.0),
         NonPrivateDpEvent(),
         NoOpDpEvent(),
         PoissonSampledDpEvent(0.1, GAUSSIAN),
@@ -121,7 +123,17 @@ def test_an_event_that_a_ledger_has_no_form_for_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [{"kind": "moments"}, {}, {"kind": "gaussian"}, {"kind": "gaussian", "noise_multiplier": "2"}, {"kind": "poisson"}]
+    "value",
+    [
+        {"kind": "gaussian-mixture", "noise_multiplier": 1.0, "moves": [0.0, 1.0], "probabilities": [0.5, 0.4]},
+        {"kind": "gaussian-mixture", "noise_multiplier": 1.0, "moves": [0.0, -1.0], "probabilities": [0.5, 0.5]},
+        {"kind": "gaussian-mixture", "noise_multiplier": 1.0, "moves": [1.0], "probabilities": [0.5, 0.5]},
+        {"kind": "moments"},
+        {},
+        {"kind": "gaussian"},
+        {"kind": "gaussian", "noise_multiplier": "2"},
+        {"kind": "poisson"},
+    ],
 )
 def test_a_form_that_nobody_wrote_is_refused(value: dict[str, object]) -> None:
     with pytest.raises(LedgerError, match="unknown event"):

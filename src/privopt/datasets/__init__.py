@@ -4,7 +4,7 @@
 a matrix whose entries lie in [−1, 1]. pandas is imported when a file or frame is read, not before.
 """
 
-from privopt.datasets.encode import Encoding, Known, check_column, encode_quietly, years
+from privopt.datasets.encode import Encoding, Known, check_columns, encode_quietly, years
 from privopt.datasets.readers import read
 from privopt.datasets.schema import (
     Categorical,
@@ -40,7 +40,7 @@ __all__ = [
     "UnknownNumeric",
     "as_written",
     "blank_form",
-    "check_column",
+    "check_columns",
     "codes",
     "dates",
     "encode_quietly",

@@ -29,7 +29,7 @@ from privopt.datasets.schema import (
     is_unknown,
     shortened,
 )
-from privopt.datasets.table import MISSING, Columns, as_written, codes, dates, numbers
+from privopt.datasets.table import MISSING, Columns, NotFinite, as_written, codes, dates, numbers
 from privopt.errors import InputError, PrivoptWarning
 from privopt.limits import MOST_COLUMNS
 
@@ -226,7 +226,21 @@ def _fill(column: "pd.Series[Any]", kind: Known) -> Iterator[tuple[bool, NDArray
         yield False, absent.astype(np.int64) - 1
 
 
-def check_column(column: "pd.Series[Any]", kind: Kind) -> None:
+def check_columns(table: "pd.DataFrame | Columns", kinds: Mapping[str, Kind]) -> None:
+    """Refuse columns that are not of their kinds; all columns with missing numbers that nothing is said about at once."""
+    found: list[NotFinite] = []
+    for name, kind in kinds.items():
+        try:
+            _check_column(table[name], kind)
+        except NotFinite as error:
+            found.append(error)
+    if found:
+        first = found[0]
+        names = [name for error in found for name in error.names if error.what == first.what]
+        raise NotFinite(first.what, first.remedy, names)
+
+
+def _check_column(column: "pd.Series[Any]", kind: Kind) -> None:
     """Refuse a column that is not of this kind: text among numbers, or a missing number that nothing is said about."""
     match kind:
         case Numeric(missing=missing) | UnknownNumeric(missing=missing):

@@ -161,8 +161,17 @@ def numbers(
                 'Say in the schema what a missing one counts as, {"missing": 0} or another public number, or mark them with '
                 f'{{"missing": "indicator"}}; fill in infinite ones, {IGNORE}'
             )
-        raise InputError(f"column {column.name!r} holds {what}. {remedy}")
+        raise NotFinite(what, remedy, [str(column.name)])
     return values
+
+
+class NotFinite(InputError):
+    """Columns with missing or infinite numbers."""
+
+    def __init__(self, what: str, remedy: str, names: Sequence[str]) -> None:
+        self.what, self.remedy, self.names = what, remedy, names
+        several = "columns {} hold" if len(names) > 1 else "column {} holds"
+        super().__init__(f"{several.format(', '.join(map(repr, names)))} {what}. {remedy}")
 
 
 def dates(

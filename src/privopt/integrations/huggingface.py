@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainingArguments, default_data_collator
 from transformers.data.data_collator import DataCollator
 
 from privopt.errors import InputError
@@ -59,8 +59,9 @@ LOSSES: dict[str, Losses] = {  # by the `loss_type` of a model
 class PrivateTrainer(Trainer):
     """A Trainer whose model is private: `privopt.make_private` inside of its loop.
 
-    `losses(outputs, labels)` gives one loss for each example; for usual heads it is known. `trainer.private.statement()` says
-    what may be claimed. Everything else is the Trainer's.
+    `losses(outputs, labels)` gives one loss for each example; for usual heads it is known. `persons` are ids that say whose
+    example each is, for a budget with `unit="person"`, as in `make_private`; examples are then padded in the dataset.
+    `trainer.private.statement()` says what may be claimed. Everything else is the Trainer's.
 
     **Guarantee** That of `make_private`, for as many rounds as the Trainer takes steps. Evaluation is the Trainer's own and is
     not covered: evaluate on public data, or say what it showed.
@@ -79,6 +80,8 @@ class PrivateTrainer(Trainer):
         losses: Losses | None = None,
         physical_batch_size: int | None = None,
         ledger: Ledger | None = None,
+        persons: Any = None,
+        rows_per_person: int | None = None,
         data_collator: DataCollator | None = None,
         seed: int | None = None,
         **of_trainer: Any,  # which the Trainer validates
@@ -86,6 +89,7 @@ class PrivateTrainer(Trainer):
         refuse_accumulation(args.gradient_accumulation_steps, "gradient_accumulation_steps")
         super().__init__(model=model, args=args, train_dataset=train_dataset, data_collator=data_collator, **of_trainer)
         self.private: Private | None = None
+        self._persons = persons
         self._losses = losses or self._usual_losses()
         self._begin = partial(
             make_private,
@@ -95,6 +99,8 @@ class PrivateTrainer(Trainer):
             clip_bound=clip_bound,
             physical_batch_size=physical_batch_size,
             ledger=ledger,
+            persons=persons,
+            rows_per_person=rows_per_person,
             seed=seed,
         )
 
@@ -114,7 +120,7 @@ class PrivateTrainer(Trainer):
 
     def get_train_dataloader(self) -> Any:
         """Turns: the private batches are drawn when a step is taken."""
-        return Turns(self._data(), None)
+        return Turns(self._data(), None, self._persons)
 
     def _data(self) -> DataLoader[Any]:
         dataset: Any = self.train_dataset
@@ -125,7 +131,7 @@ class PrivateTrainer(Trainer):
         return DataLoader(
             dataset,
             batch_size=self.args.train_batch_size,
-            collate_fn=self.data_collator,
+            collate_fn=None if self._persons is not None and self.data_collator is default_data_collator else self.data_collator,
             num_workers=self.args.dataloader_num_workers,
         )
 

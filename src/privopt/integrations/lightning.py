@@ -30,7 +30,8 @@ from privopt.privacy.ledger import Ledger
 class PrivateStrategy(SingleDeviceStrategy):
     """Private training on one device: `Trainer(strategy=strategy)`, `trainer.fit(module, strategy.turns)`.
 
-    The Trainer's `max_epochs` or `max_steps` say how long to train. `strategy.private.statement()` says what may be claimed.
+    The Trainer's `max_epochs` or `max_steps` say how long to train. `persons` are ids that say whose example each is, for a
+    budget with `unit="person"`, as in `make_private`. `strategy.private.statement()` says what may be claimed.
 
     **Guarantee** That of `make_private`, for as many rounds as the Trainer takes steps.
     """
@@ -48,11 +49,13 @@ class PrivateStrategy(SingleDeviceStrategy):
         clip_bound: float | Clip = 1.0,
         physical_batch_size: int | None = None,
         ledger: Ledger | None = None,
+        persons: Any = None,
+        rows_per_person: int | None = None,
         seed: int | None = None,
         device: Any = "cpu",
     ) -> None:
         super().__init__(device=device)
-        self.turns = Turns(data, batch_size)
+        self.turns = Turns(data, batch_size, persons)
         self.private: Private | None = None
         self._data, self._piece, self._values = data, None, torch.zeros(0)
         self._begin = partial(
@@ -64,6 +67,8 @@ class PrivateStrategy(SingleDeviceStrategy):
             clip_bound=clip_bound,
             physical_batch_size=physical_batch_size,
             ledger=ledger,
+            persons=persons,
+            rows_per_person=rows_per_person,
             seed=seed,
         )
 

@@ -14,23 +14,24 @@ from privopt.errors import InputError
 from privopt.nets.choices import count_passes, need_batch_size
 from privopt.nets.loading import Examples
 from privopt.nets.private_loop import Private
+from privopt.perexample.persons import Persons
 
 
 class Turns:
-    """A loader of turns: as many in a pass as rounds make up an epoch of Poisson batches.
+    """A loader of turns: as many in a pass as rounds make up an epoch of Poisson batches, of persons if their ids are given.
 
     >>> turns = Turns((Tensor(range(100)), Tensor(range(100))), 30)
     >>> len(turns), list(turns)
     (3, [{}, {}, {}])
     """
 
-    def __init__(self, data: Any, batch_size: int | None) -> None:
-        self._examples = Examples.given(data)
-        self.batch_size = need_batch_size(batch_size, self._examples.batch_size)
+    def __init__(self, data: Any, batch_size: int | None, persons: Any = None) -> None:
+        examples = Examples.given(data)
+        self._size = len(examples) if persons is None else Persons.of(persons, len(examples)).size
+        self.batch_size = need_batch_size(batch_size, examples.batch_size)
 
     def __len__(self) -> int:
-        size = len(self._examples)
-        return count_passes(size, min(self.batch_size, size), 1, None)[0]
+        return count_passes(self._size, min(self.batch_size, self._size), 1, None)[0]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter([{} for _ in range(len(self))])

@@ -5,7 +5,7 @@ from typing import Any
 
 import narwhals as nw
 
-from privopt.datasets import Columns, Encoding, Kind, Known, Schema, check_column, encode_quietly, is_unknown
+from privopt.datasets import Columns, Encoding, Kind, Known, Schema, check_columns, encode_quietly, is_unknown
 from privopt.datasets.table import SAME_NAMES
 from privopt.datasets.unknown_columns import count_features, feature_kinds, find_encoding, length_bound
 from privopt.errors import InputError
@@ -41,8 +41,7 @@ class TablePlan:
     def of(cls, columns: Columns, schema: Schema, *, delta: float, grouped: bool) -> "TablePlan":
         """Refuse a table that cannot be encoded."""
         kinds = feature_kinds(columns, schema, protect="" if grouped else "fit(X, y, groups=X[{!r}])")
-        for name, kind in kinds.items():
-            check_column(columns[name], kind)
+        check_columns(columns, kinds)
         if delta == 0 and (unknown := [repr(name) for name, kind in kinds.items() if is_unknown(kind)]):
             raise InputError(f"delta is 0, so nothing can be estimated: declare {', '.join(unknown)} in schema=.")
         return cls(columns, kinds)
@@ -76,9 +75,8 @@ class TablePlan:
     def check_public(self, X: Any) -> Columns:
         """Refuse public rows that are not like these."""
         columns = Columns.of(X)
-        for name, kind in self.kinds.items():
-            if isinstance(kind, Known) or is_unknown(kind):
-                if name not in columns:
-                    raise InputError(f"the public rows lack column {name!r}.")
-                check_column(columns[name], kind)
+        used = {name: kind for name, kind in self.kinds.items() if isinstance(kind, Known) or is_unknown(kind)}
+        if lacking := [name for name in used if name not in columns]:
+            raise InputError(f"the public rows lack column {lacking[0]!r}.")
+        check_columns(columns, used)
         return columns

@@ -195,9 +195,12 @@ def _as_labels(classes: Sequence[str], *, like: Vector) -> Vector:
 def _distinct(classes: Any, *, like: Vector) -> Vector:
     """Declared labels in order, if they are of the kind that y holds: text, or numbers."""
     labels = np.asarray(classes)
-    distinct = np.unique(labels)
+    try:
+        distinct = np.unique(labels)
+    except TypeError:  # labels of several types, or None
+        distinct = labels[:0]
     if labels.ndim != 1 or len(distinct) < len(labels):
-        raise InputError("classes must be a list of the labels, each of them once.")
+        raise InputError("classes must be a list of the labels, each of them once, and all of them text or all of them numbers.")
     kinds = ["text" if kind in "OSU" else "numbers" for kind in (labels.dtype.kind, like.dtype.kind)]
     if kinds[0] != kinds[1]:
         raise InputError(f"classes are {kinds[0]}, but y holds {kinds[1]}: no row would have one of them.")

@@ -17,7 +17,7 @@ from privopt.privacy.accountants import Accountant
 from privopt.privacy.budget import Neighbours
 from privopt.privacy.ledger import Ledger
 from privopt.progress import Round
-from privopt.training.settings import Bounds, Numeric, Penalty
+from privopt.training.settings import Bounds, Numeric, Penalty, is_number
 
 
 class _Regressor(RegressorMixin, PrivateLinearModel, ABC):  # type: ignore[misc]  # scikit-learn is untyped
@@ -188,6 +188,6 @@ class HuberRegressor(_Regressor):
         self.threshold = threshold
 
     def _loss(self, unit: float) -> Loss:
-        if self.threshold is not None and not self.threshold > 0:
-            raise InputError(f"threshold is {self.threshold}, but a residual from which the loss is linear is > 0.")
+        if self.threshold is not None and not (is_number(self.threshold) and self.threshold > 0):
+            raise InputError(f"threshold is {self.threshold!r}, but a residual from which the loss is linear is a number > 0.")
         return Huber(0.2 if self.threshold is None else self.threshold / unit)

@@ -17,9 +17,9 @@ from privopt.measure.clips import adaptive, automatic, l2
 from privopt.measure.mechanisms import Independent, Mechanism, gaussian
 from privopt.measure.queries import Term
 from privopt.measure.randomness import Rng, Sum
-from privopt.measure.samplers import Sampler, full_batch
-from privopt.measure.units import Unit, each_person, each_row, each_user
-from privopt.needs import EVERY_ROUND, USER_CHANGES, Needs, needs_of
+from privopt.measure.samplers import Sampler, full_batch, poisson, several_rows
+from privopt.measure.units import Unit, each_row, each_user, rows_drawn
+from privopt.needs import EVERY_ROUND, USER_CHANGES, Needs, RowsDrawn, needs_of
 from privopt.perexample.grads import Array, Oracle, PerExampleGrads, Rows
 from privopt.perexample.persons import Persons, cut_between_persons
 from privopt.privacy.budget import UNITS
@@ -59,8 +59,9 @@ class Measurement:
     **Guarantee** One example moves Σ over terms of weight × clipped sum by at most Σ |weight| × bound; the mechanism's noise is
     relative to that; the sampler amplifies its event. The divisor is the sampler's expected size, a public constant.
 
-    The same queries ask for the vectors of persons if that is the unit, of an oracle that has one for each person. A recipe is
-    run on an oracle of its own unit only: `Recipe.check`.
+    The same queries ask for the vectors of persons if that is the unit, of an oracle that has one for each person. With
+    `rows_of_persons` they ask for rows, and the event is that of a person with several. A recipe is run on an oracle of its own
+    unit only: `Recipe.check`.
 
     >>> from privopt.measure.clips import l1, l2
     >>> from privopt.measure.mechanisms import gaussian, laplace
@@ -89,7 +90,7 @@ class Measurement:
                     f"{kind} hides an l{self.mechanism.order} change, but the clip bounds l{term.clip.order}. Use {fit}."
                 )
             unit: Unit = getattr(term.query, "unit", each_row())
-            if unit != self.unit and (unit, self.unit) != (each_row(), each_person()):
+            if unit != self.unit and (unit.name, self.unit.name) != ("example", "person"):
                 raise CompositionError(
                     f"{type(term.query).__name__} gives a vector for {UNITS[unit.name]}, but the unit of the "
                     f"measurement is {self.unit}: what is clipped is what is protected. Use unit={unit}."
@@ -98,6 +99,10 @@ class Measurement:
                 raise CompositionError(f"{type(term.query).__name__} asks rows, so it protects no user. Use client_update(…).")
             if isinstance(term.clip, adaptive) and not (len(self.terms) == 1 and isinstance(self.mechanism, gaussian)):
                 raise CompositionError("an adaptive clip shares Gaussian noise with one query. Use gaussian, or l2 with others.")
+        if rows_drawn(self.unit) is not None and not (isinstance(self.sampler, poisson) and isinstance(self.mechanism, gaussian)):
+            raise CompositionError(
+                f"{self.unit} draws rows, which has a price for Poisson batches and Gaussian noise only. Use each_person()."
+            )
         if not self._independent and not (isinstance(self.sampler, full_batch) and math.isfinite(self.bound)):
             raise CompositionError(
                 f"the noise of {type(self.mechanism).__name__} is correlated across rounds, so it hides the same change of every "
@@ -110,7 +115,8 @@ class Measurement:
 
     @property
     def needs(self) -> Needs:
-        return needs_of(self.sampler, *self.terms) | (frozenset() if self._independent else {EVERY_ROUND})
+        drawn = RowsDrawn(rows_drawn(self.unit))
+        return needs_of(self.sampler, *self.terms) | {drawn} | (frozenset() if self._independent else {EVERY_ROUND})
 
     @property
     def _independent(self) -> bool:
@@ -123,6 +129,10 @@ class Measurement:
 
     def event(self, round_: int) -> DpEvent:
         """What this round will cost: known before any data are read."""
+        if (most := rows_drawn(self.unit)) is not None:
+            assert isinstance(self.sampler, poisson)
+            assert isinstance(self.mechanism, gaussian)
+            return several_rows(self.sampler.sampling_probability, most, self.mechanism.noise_multiplier)
         return self.sampler.amplify(self.mechanism.event_in(round_), round_)
 
     def measure(self, oracle: Oracle, at: PublicState, round_: int, rng: Rng, carry: Carry = {}) -> Noisy:  # noqa: B006
@@ -246,6 +256,14 @@ class shared_noise:  # noqa: N801  # a constructor that reads as a phrase
 CLOSED = "this round is closed: it has answered, or the sum of one of its pieces failed. A round answers once; begin the next."
 
 
+def _fits(unit: Unit, persons: Persons | None, size: int) -> bool:
+    """Whether these persons are what such a unit is drawn from, `size` in number."""
+    most = rows_drawn(unit)
+    if persons is None or most is None:
+        return (persons is None) == (unit == each_row()) and (persons is None or persons.size == size)
+    return len(persons.rows) <= size and int(persons.counts.max(initial=0)) <= most
+
+
 class RoundInPieces(Protocol):
     """A round whose pieces are added one by one, and which then answers once."""
 
@@ -265,7 +283,7 @@ class OpenRound:
     """One round: rows are drawn once, each piece's clipped vectors are added, and their mean is hidden at the end.
 
     With `persons`, those are drawn. A piece has all rows of its persons, and the gradients of these rows are made vectors of
-    persons here, before anything is clipped.
+    persons here, before anything is clipped. With `rows_of_persons`, `size` rows are drawn; those that count for nobody drop out.
 
     **Guarantee** That of the measurement, whatever fails: a piece is used up before its sum is computed, so it counts at most
     once; a round with a sum that failed stays closed; the answer is drawn once. A round without rows is hidden like any other.
@@ -283,7 +301,7 @@ class OpenRound:
     ) -> None:
         if len(measurement.terms) != 1:
             raise CompositionError("a round in pieces has one clipped query.")
-        if (persons is None) != (measurement.unit == each_row()) or (persons is not None and persons.size != size):
+        if not _fits(measurement.unit, persons, size):
             raise CompositionError(f"the unit of the measurement is {measurement.unit}, so persons={persons} are not the {size}.")
         self._term, self._expected = measurement.terms[0], measurement.sampler.expected(size)
         self._mean: Array | None = zero  # None: the round is closed
@@ -292,7 +310,9 @@ class OpenRound:
         self.rows = np.arange(size) if rows is None else rows
         self._counts: list[NDArray[Any]] = []  # how many rows each person of a piece has
         self.parts: Sequence[NDArray[Any]] = []
-        if persons is None:
+        if persons is not None and rows_drawn(measurement.unit) is not None:
+            self.rows = self.rows[np.isin(self.rows, persons.rows)]
+        if persons is None or rows_drawn(measurement.unit) is not None:
             self.parts = [self.rows[start : start + most] for start in range(0, len(self.rows), most)]
         else:
             drawn = persons.take(self.rows)

@@ -10,13 +10,21 @@ from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
+from scipy.stats import binom
 
 from privopt.errors import CompositionError
 from privopt.measure.randomness import KEY_BITS, Rng, from_key
 from privopt.needs import Needs, Offer, OracleNeed
 from privopt.perexample.grads import Rows, Vector
 from privopt.perexample.persons import Persons
-from privopt.privacy.events import DpEvent, NoOpDpEvent, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent
+from privopt.privacy.events import (
+    DpEvent,
+    GaussianDpEvent,
+    MixtureOfGaussiansDpEvent,
+    NoOpDpEvent,
+    PoissonSampledDpEvent,
+    SampledWithoutReplacementDpEvent,
+)
 
 
 class Sampler(Protocol):
@@ -181,6 +189,36 @@ def held_out_rows(size: int, share: float, key: int) -> tuple[Vector, Vector]:
 
 
 # ---------------------------------------------------------------- the rows of persons
+
+
+@lru_cache(maxsize=8)
+def several_rows(sampling_probability: float, most: int, noise_multiplier: float) -> DpEvent:
+    """What Poisson sampling of rows with Gaussian noise costs a person with at most `most` rows.
+
+    Query: Σ of the drawn rows' vectors, each of l2 norm ≤ C, plus N(0, (zC)² I). Unit: a person, whose rows are drawn each by a
+    coin of its own. Sensitivity: the rows in the batch, J ~ Binomial(k, q) of them, move the sum by at most J·C.
+
+    **Guarantee** A mixture of Gaussians: N(0, z²) against Σⱼ P(J = j) N(j, z²). Derivation, in units of zC: given everybody
+    else's coins and earlier answers, the answer without the person is N(0, I), after a shift; with the person it is
+    Σ_S p_S N(v_S, I), where ‖v_S‖ ≤ |S|/z. What an attacker can do depends on the likelihood ratio
+    L = Σ_S p_S exp(⟨v_S, X⟩ − ‖v_S‖²/2), X ~ N(0, I): both directions' δ(ε) are means of convex functions of it, (L − e^ε)⁺ and
+    (1 − e^ε L)⁺. Each term has the law of exp(‖v_S‖ G − ‖v_S‖²/2) for G ~ N(0, 1), which is a martingale in ‖v_S‖², so a longer
+    v_S only adds to such means; and of all joint laws of the terms, that in which all of them rise with one G makes them largest
+    (sums of comonotone variables). So L is replaced by Σⱼ P(J = j) exp(jG/z − j²/(2z²)), the likelihood ratio of the mixture;
+    that of fewer rows, shorter vectors or absent rows lies below it. This is Corollary 4.7 of Choquette-Choo, Ganesh, Steinke,
+    Thakurta: Privacy Amplification for Matrix Mechanisms. It holds for a person who is added or removed while n stays, not for
+    one who is replaced.
+
+    >>> several_rows(0.01, 1, 2.0)
+    PoissonSampledDpEvent(sampling_probability=0.01, event=GaussianDpEvent(noise_multiplier=2.0))
+    """
+    if sampling_probability == 1:
+        return GaussianDpEvent(noise_multiplier / most)
+    if most == 1 or noise_multiplier == 0:
+        return PoissonSampledDpEvent(sampling_probability, GaussianDpEvent(noise_multiplier))
+    rows = np.arange(most + 1)
+    chances = binom.pmf(rows, most, sampling_probability)
+    return MixtureOfGaussiansDpEvent(noise_multiplier, tuple(rows.astype(float).tolist()), tuple(chances.tolist()))
 
 
 def draw_rows(persons: Persons, most: int, rng: Rng) -> Persons:

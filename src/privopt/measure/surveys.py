@@ -47,13 +47,15 @@ class Ranges:
     """Where almost all values of each column lie.
 
     `known` is False for columns with too few rows to estimate a range; `trusted` is True if there were so many rows that no more
-    than a hundredth of a column's rows can lie outside its range unnoticed.
+    than a hundredth of a column's rows can lie outside its range unnoticed. `place` is the middle of the one step that holds
+    almost all values of a column, where they lie so close together that no more is known of them, and 0 elsewhere.
     """
 
     low: Vector
     high: Vector
     known: Vector
     trusted: bool
+    place: Vector | None = None
 
 
 def column_ranges(blocks: Blocks, size: int, columns: int, *, noise_multiplier: float, spending: Run, rng: Rng) -> Ranges:
@@ -79,11 +81,13 @@ def column_ranges(blocks: Blocks, size: int, columns: int, *, noise_multiplier: 
 
     histogram = _Votes(blocks, position, _ZOOM, size, columns).ask(noise_multiplier, spending, rng)
     step = (high - low) / _ZOOM
-    zoomed = np.zeros(columns, dtype=bool)
+    zoomed, place = np.zeros(columns, dtype=bool), np.zeros(columns)
     for merged in (1, 2, 4, 8):  # the finest steps in which almost all rows can be seen
         counts = histogram.reshape(columns, -1, merged).sum(axis=2)
         first, last, covered = _occupied(counts, sigma * math.sqrt(merged), size)
         finer_low, finer_high = low + first * merged * step, low + (last + 1) * merged * step
+        narrow = (first == last) & (np.sign(finer_low) == np.sign(finer_high))
+        place = np.where(known & covered & ~zoomed & narrow, finer_low / 2 + finer_high / 2, place)
         finer_low, finer_high = np.minimum(finer_low, least_low), np.maximum(finer_high, least_high)
         # a single step is a constant, or a column whose other values are too rare to see: most likely 0
         finer_low = np.where(first == last, np.minimum(finer_low, 0.0), finer_low)
@@ -93,7 +97,7 @@ def column_ranges(blocks: Blocks, size: int, columns: int, *, noise_multiplier: 
         step = np.where(now, 0.0, step)
         zoomed |= now
     trusted = _threshold(sigma, histogram.size) <= TAIL * size
-    return Ranges(low, high, known, trusted)
+    return Ranges(low, high, known, trusted, place)
 
 
 def column_knots(

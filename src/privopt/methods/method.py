@@ -13,7 +13,7 @@ from typing import Any
 
 from privopt.errors import CompositionError, InputError
 from privopt.measure.samplers import disjoint_batches, fixed_size, full_batch, poisson
-from privopt.measure.units import each_person
+from privopt.measure.units import each_person, rows_drawn
 from privopt.methods.problem import LossFacts, ModelKind, Problem
 from privopt.methods.rules import Arguments
 from privopt.recipe import Recipe
@@ -189,7 +189,7 @@ class Method:
     def _check_options(self, options: Mapping[str, Any]) -> None:
         if unknown := [name for name in options if name not in self.options]:
             raise InputError(
-                f"{self.name} has no option {', '.join(unknown)}; its options are {', '.join(self.options) or 'none'}."
+                f"{self.name} has no option {', '.join(map(str, unknown))}; its options are {', '.join(self.options) or 'none'}."
             )
         for name, value in options.items():
             if not self.options[name].accepts(value):
@@ -220,7 +220,8 @@ def describe_batch(recipe: Recipe, problem: Problem) -> str:
     samplers = [getattr(one, "sampler", full_batch()) for one in recipe.measurements]
     match samplers[-1]:
         case poisson(sampling_probability=probability):
-            return f"{probability * problem.size:.6g} of {problem.size} on average (Poisson)"
+            rows = "" if rows_drawn(problem.unit) is None else " rows"
+            return f"{probability * problem.size:.6g} of {problem.size}{rows} on average (Poisson)"
         case fixed_size(batch_size=batch):
             return f"{batch} of {problem.size}"
         case disjoint_batches(batches=batches):

@@ -92,7 +92,7 @@ class Problem:
     model: ModelKind
     chosen: Choices
     loss: LossFacts
-    size: int  # examples; persons, if those are the unit; users of a federation
+    size: int  # what is drawn: examples; persons, if those are the unit, or their rows; users of a federation
     width: int  # directions that matter: coefficients per output with the intercept; for a network inputs + 1
     dimension: int  # all parameters
     row_norm: float  # the length of a typical gradient of a score: of a row with its intercept, for a linear model

@@ -103,6 +103,11 @@ def _projected(output: Any, examples: Tensor) -> Tensor:
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer, layout: Layout) -> None:
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise InputError(
+            f"the optimizer is a {type(optimizer).__name__}, but one of torch is needed, such as "
+            "torch.optim.Adam(model.parameters()). privopt.fit trains without one, by its method."
+        )
     if isinstance(optimizer, torch.optim.LBFGS):
         raise InputError("LBFGS asks for more gradients inside a step than a round pays for. Use an optimizer that asks for one.")
     held = {parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from privopt.checkpoint import Checkpoint
 from privopt.errors import InputError, warn
 from privopt.measure.clips import Clip
-from privopt.measure.units import each_person
+from privopt.measure.units import each_person, rows_drawn
 from privopt.methods import Method, check_delta, find_method
 from privopt.methods.problem import NETWORK_BATCH, Choices, Problem
 from privopt.needs import Offer
@@ -41,7 +41,7 @@ from privopt.nets.network_problem import make_oracle, network_problem, side_fact
 from privopt.nets.network_run import run_network
 from privopt.nets.ranked import Job, serve
 from privopt.nets.ranks import Ranks, Shard, count_examples, describe, join
-from privopt.perexample.networks import TorchOracle, TorchPersonOracle
+from privopt.perexample.networks import TorchOracle, TorchPersonOracle, TorchRowsOfPersons
 from privopt.postprocess.release import ReleaseRule
 from privopt.postprocess.updates import Schedule
 from privopt.privacy.accountants import Accountant, choose
@@ -51,6 +51,7 @@ from privopt.privacy.events import DpEvent, GaussianDpEvent
 from privopt.privacy.ledger import Ledger
 from privopt.privacy.statement import Privacy
 from privopt.progress import Round, watching
+from privopt.training.sampling import choose_sampling
 from privopt.training.session import Released, Session, check_budget, check_ledger, settle_budget, single_release
 from privopt.training.settings import check_model
 
@@ -110,8 +111,9 @@ def fit(
     like `dataset` that are not private: methods that use public data use them, and the bar shows the loss on a pair of tensors.
     `independence="proved"` refuses a model whose examples could only be checked not to mix; the statement says which it is.
     `persons` are ids that say whose example each is, for a budget with `unit="person"`: then persons are drawn, and the mean of
-    the gradients of a person's examples (at most `rows_per_person`, 32 by default, drawn at random) is clipped as one. In a
-    torchrun job the processes train together: `docs/distributed.md`.
+    the gradients of a person's examples (at most `rows_per_person`, 32 by default, drawn at random) is clipped as one; or, where
+    that needs less noise, examples are drawn and clipped one by one (`privopt.training.sampling`). In a torchrun job the
+    processes train together: `docs/distributed.md`.
 
     **Guarantee** The released parameters are (ε, δ)-DP. Query: the sum of per-example gradients over a Poisson batch, each
     clipped to l2 norm `clip_bound` (a number, or a clip: `automatic`, `per_layer`); Gaussian noise calibrated to the budget. Loss
@@ -283,6 +285,9 @@ def _plan_training(asked: Asked, job: Job | None, ledger: Ledger | None, indepen
         check_delta(chosen, budget.delta)
     noise = calibrate(single_release(budget), budget, accountant=price.accountant)
     problem = replace(problem, single_release_noise=noise, pure=budget.delta == 0)
+    if asked.data.people is not None and price.budget is not None and (ledger is None or ledger.budget is None):
+        people = asked.data.people
+        problem = choose_sampling(chosen, problem, len(people.persons.rows), people.most, budget, price.accountant)
     _check_recipe(chosen, problem, oracle, budget, price.accountant)
     return _Planned(asked, job, oracle, first, problem, budget)
 
@@ -324,7 +329,8 @@ class _Planned:
         )
         questioned: Any = oracle if job is None else job.lead(oracle)  # whose vectors are only ever summed
         if asked.data.people is not None:
-            questioned = TorchPersonOracle(oracle, asked.data.people.draw(session.rng))
+            drawn, most = asked.data.people.draw(session.rng), rows_drawn(self.problem.unit)
+            questioned = TorchPersonOracle(oracle, drawn) if most is None else TorchRowsOfPersons(oracle, drawn, most)
         released = session.train(asked.method, self.problem, questioned, None, run=run_network, keep_result=True)
         if session.repeated:
             oracle.flat.assign(torch.from_numpy(released.parameters).to(oracle.layout.device))
@@ -375,9 +381,24 @@ def read_examples(data: Any) -> Examples:
         split_pair(examples.first)
     elif examples.tensors is not None:
         split_pair(examples.tensors)
+        _check_finite(*examples.tensors)
     if examples.workers:
         warn("num_workers is for loops of your own (make_private): fit reads examples in its own process.")
     return examples
+
+
+def _check_finite(inputs: Tensor, targets: Tensor) -> None:
+    """Refuse missing and infinite numbers, as estimators do: their examples would be left out without a word.
+
+    That there are any is what the error reveals, which a statement lists as not covered.
+    """
+    for name, values in (("inputs", inputs), ("targets", targets)):
+        numbers = (values.is_floating_point() or values.is_complex()) and not values.is_meta
+        if numbers and not bool(values.isfinite().all()):
+            raise InputError(
+                f"the {name} hold missing or infinite numbers, and an example with one has no gradient. Fill them in with a "
+                "public number, mark missing ones in a column of their own, or leave such examples out."
+            )
 
 
 def _cost(method: Method, problem: Problem, noise_multiplier: float) -> DpEvent:
@@ -388,7 +409,10 @@ def _cost(method: Method, problem: Problem, noise_multiplier: float) -> DpEvent:
 def _check_recipe(method: Method, problem: Problem, oracle: TorchOracle, budget: Budget, accountant: Accountant) -> None:
     """Refuse a recipe that does not fit the model, or that no accountant can price; nothing is paid."""
     planned = method.build(problem, 1.0)
-    planned.check(replace(Offer.of(oracle), size=problem.size, unit=problem.unit.name), oracle.layout.flat())
+    planned.check(
+        replace(Offer.of(oracle), size=problem.size, unit=problem.unit.name, most_rows=rows_drawn(problem.unit)),
+        oracle.layout.flat(),
+    )
     if method.private:
         choose(planned.planned_event(), budget.neighbours, accountant)
 

@@ -12,8 +12,8 @@ from privopt.measure.clips import Clip, as_clip
 from privopt.measure.measurement import Measurement
 from privopt.measure.mechanisms import gaussian
 from privopt.measure.queries import gradient
-from privopt.measure.samplers import Sampler
-from privopt.measure.units import Unit, each_person, each_row
+from privopt.measure.samplers import Sampler, poisson
+from privopt.measure.units import Unit, each_person, each_row, rows_of_persons
 from privopt.nets.attachment import OWN_CODE, Attachment
 from privopt.nets.choices import (
     Independence,
@@ -39,6 +39,7 @@ from privopt.privacy.budget import Budget
 from privopt.privacy.events import DpEvent, compose
 from privopt.privacy.ledger import Ledger
 from privopt.progress import preparing
+from privopt.training.sampling import rows_need_less_noise
 from privopt.training.session import Session, check_budget, check_ledger, settle_budget
 
 
@@ -72,7 +73,8 @@ def make_private(
     **Guarantee** As `privopt.nets.fit`. Each round is paid for before anything is computed for it, and answers at most once, also
     if the loop fails in it or leaves it: then it is spent without an update. Whatever the loop does with the model is
     post-processing; whatever it does with the batches or the losses is not covered. With `persons` (`privopt.nets.fit`) a batch
-    holds all counted examples of each drawn person, and a person's gradients are averaged and clipped as one.
+    holds all counted examples of each drawn person, and a person's gradients are averaged and clipped as one. Where that needs
+    less noise, examples are drawn and clipped one by one instead: `privopt.training.sampling`.
 
     >>> _ = torch.manual_seed(0)
     >>> x = torch.randn(500, 3)
@@ -103,8 +105,14 @@ def make_private(
     batch = min(wanted, size)
     passes = count_passes(size, batch, epochs, rounds)
     unit: Unit = each_row() if people is None else each_person()
-    measurement = partial(_measurement, sampler_of(size, batch), as_clip(clip_bound), unit)
+    measurement, drawn = partial(_measurement, sampler_of(size, batch), as_clip(clip_bound), unit), size
     with preparing():
+        if people is not None and batch < size and budget is not None and (ledger is None or ledger.budget is None):
+            rows = len(people.persons.rows)
+            by_row = partial(_measurement, poisson(batch / size), as_clip(clip_bound), rows_of_persons(people.most))
+            plans = partial(_plan, measurement, passes[-1]), partial(_plan, by_row, passes[-1])
+            if rows_need_less_noise(*plans, size, rows, people.most, budget, accountant):
+                measurement, drawn = by_row, rows
         plan = partial(_plan, measurement, passes[-1])
         budget = settle_budget(budget, noise_multiplier, delta, size, plan, accountant=accountant, unit=unit.name)
         check_budget(budget, ledger)
@@ -113,7 +121,7 @@ def make_private(
     most = -(-batch // examples.workers) if examples.workers else None  # examples of a piece, so that each worker has one
     attach = partial(Attachment, as_model(model), optimizer, examples, physical_batch_size, most=most)
     begin = partial(Session, budget, size, seed=seed, accountant=accountant, noise_multiplier=noise_multiplier)
-    asked = LoopPlan(measurement, passes, people)
+    asked = LoopPlan(measurement, passes, people, drawn)
     if ranks is None:
         return Private(attach(), begin(ledger=ledger), asked)
     settings = (budget, batch, passes, clip_bound, physical_batch_size, accountant, noise_multiplier)

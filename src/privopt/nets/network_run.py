@@ -63,6 +63,7 @@ class _Repeatable:
         self._oracle, self._dropout = oracle, dropout
         self.round, self.size, self.dimension, self.layers = 0, oracle.size, oracle.dimension, oracle.layers
         self.counts, self.unit = getattr(oracle, "counts", True), getattr(oracle, "unit", "example")
+        self.most_rows = getattr(oracle, "most_rows", None)
 
     def __call__(self, parameters: Any, rows: Any) -> Any:
         self._dropout.begin(self.round)

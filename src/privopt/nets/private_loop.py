@@ -30,6 +30,7 @@ from privopt.errors import InputError, warn
 from privopt.measure import randomness
 from privopt.measure.clips import l2
 from privopt.measure.measurement import Measurement, OpenRound, RoundInPieces
+from privopt.measure.units import each_person, rows_drawn
 from privopt.needs import Offer, check_oracle, check_slots
 from privopt.nets.attachment import Attachment, guarded
 from privopt.nets.choices import People, assumptions, describe_examples
@@ -65,11 +66,12 @@ SPENT = "The round of privopt in which this happened is spent, without an update
 
 @dataclass(frozen=True)
 class LoopPlan:
-    """What a loop measures in each round, after how many rounds its passes end, and whose the examples are."""
+    """What a loop measures in each round, after how many rounds its passes end, whose the examples are, and what is drawn."""
 
     measurement: Callable[[float], Measurement]  # with this noise multiplier
     passes: Sequence[int]
     people: People | None
+    size: int  # how many units are drawn from: examples, persons, or the rows of persons
 
 
 class Loader:
@@ -99,20 +101,22 @@ class Private:
         self._session, self._passes = session, passes
         needs = measurement(1.0).needs
         check_slots(needs, frozenset(), "a training loop of your own")
-        check_oracle(needs, Offer(session.size, self._layout.size, tuple(self._layout.parameters)))
+        most = rows_drawn(measurement(1.0).unit)
+        check_oracle(needs, Offer(plan.size, self._layout.size, tuple(self._layout.parameters), most_rows=most))
         with preparing():
             self.noise_multiplier, self._paid = self._open_session(measurement, passes[-1])
         self._measurement = measurement(self.noise_multiplier)
         self._sampler, self._clip = self._measurement.sampler, self._measurement.terms[0].clip
-        batch = self._sampler.expected(session.size)
-        self._batch = f"{batch:.10g} of {session.size} on average (Poisson)" if batch < session.size else "all examples"
+        self._size, batch = plan.size, self._sampler.expected(plan.size)
+        of = f"{plan.size}" if most is None else f"{plan.size} rows"
+        self._batch = f"{batch:.10g} of {of} on average (Poisson)" if batch < plan.size else "all examples"
         self._people, self._row_key = people, None if people is None else randomness.key(session.rng)
         self._persons = self._draw_rows()
         self._rng = session.rng
         self._dropout = Dropout.drawn(self._rng)
         self._drawing = self._rng  # of the round that is open; `_rng` is as it was before that round
         asked = (session.size, self._sampler, passes, session.budget, self._clip, session.accountant, self.noise_multiplier)
-        self._settings = repr(asked) + ("" if people is None else f" {people.fingerprint()}")
+        self._settings = repr(asked) + ("" if people is None else f" {self._measurement.unit} {people.fingerprint()}")
         self._content: str | None = None  # a fingerprint of the data, if it is known
         self._resumed: dict[str, Any] | None = None
         self._replays = self._warned = False  # rounds may be replayed; a state that cannot be was saved
@@ -217,8 +221,8 @@ class Private:
         self._drawing = randomness.restore_state(randomness.save_state(self._rng))
         zero = torch.zeros(self._layout.size, dtype=self._layout.dtype, device=self._layout.device)
         self._place = 0
-        size, number = self._session.size, self.rounds
-        self._open = OpenRound(self._measurement, size, number, self._drawing, zero, self._chunk, self._persons)
+        number = self.rounds
+        self._open = OpenRound(self._measurement, self._size, number, self._drawing, zero, self._chunk, self._persons)
         return self._open
 
     def _draw_rows(self) -> Persons | None:
@@ -249,7 +253,7 @@ class Private:
                         self._check.rehearse(losses, self._part, examples)
                     return False
                 if not self._check.done:
-                    single = self._chunk == 1 and self._people is None
+                    single = self._chunk == 1 and self._measurement.unit != each_person()
                     with self._numbers(COMPUTING):
                         self._check.finish(losses, self._part, examples, single=single)
             self._begin()

@@ -10,6 +10,8 @@ What dp-accounting 0.6 does that a caller must know, each pinned by a test:
 - its `RandomizedResponseDpEvent` ignores the composition count under PLD, so an ε-DP event is composed here from its
   privacy parameters instead, and that event is not among ours;
 - PLD prices no sampling without replacement and no selection; RDP prices no Poisson sampling under replace-one;
+- a mixture of Gaussians is priced by PLD only, under add-remove only; of a mixture that moves by 0 or 1 it says what it says of
+  Poisson sampling;
 - PLD rounds losses up to a grid. Rounding errors add up over rounds, so `_choose_grid` refines it with their number.
 """
 
@@ -33,6 +35,7 @@ from privopt.privacy.events import (
     FailureDpEvent,
     GaussianDpEvent,
     LaplaceDpEvent,
+    MixtureOfGaussiansDpEvent,
     NonPrivateDpEvent,
     PoissonSampledDpEvent,
     PureDpEvent,
@@ -41,6 +44,7 @@ from privopt.privacy.events import (
     atoms,
     describe,
 )
+from privopt.privacy.mixtures import mixture_distribution
 
 Accountant = Literal["auto", "pld", "rdp"]
 
@@ -48,6 +52,7 @@ DEFAULT_GRID = 1e-4
 COARSEST = 500.0  # the largest grid step: the exponential of a larger one overflows
 LOOSE = 1e3  # above this ε, Rényi's bound may be forty times the truth: too loose to choose a grid by
 MOST_NOISE = 1e6  # for fixed-size samples: from 1e8 on, dp-accounting's formula for them takes the logarithm of 0
+RARE = 1e-4  # share of δ that outcomes of mixtures may use up that are not worth their grid points
 MOST_STEPS = 10**7  # largest table, ε/grid, for a requested grid: several such tables are held in memory
 HOPELESS = 1e9  # an ε (Rényi's bound) that protects nothing and whose table would fill the memory: it counts as infinite
 
@@ -147,7 +152,7 @@ def renyi(part: DpEvent, order: float, neighbours: Neighbours) -> float:
     if isinstance(part, PoissonSampledDpEvent) and neighbours == "replace-one":
         there, back = (_divergence(part, further, "add-remove") for further in (2 * order, 2 * order - 1))
         return (order - 0.5) / (order - 1) * there + back
-    return _divergence(part, order, neighbours)
+    return _divergence(_poisson_bound(part), order, neighbours)
 
 
 def failure(part: DpEvent, neighbours: Neighbours) -> float:
@@ -177,6 +182,8 @@ def _pld_supports(part: DpEvent, neighbours: Neighbours) -> bool:
     match part:
         case GaussianDpEvent() | LaplaceDpEvent() | PureDpEvent() | FailureDpEvent() | NonPrivateDpEvent():
             return True
+        case MixtureOfGaussiansDpEvent():
+            return neighbours == "add-remove"
         case PoissonSampledDpEvent(event=inner):
             return isinstance(inner, GaussianDpEvent | LaplaceDpEvent | PureDpEvent | NonPrivateDpEvent)
         case _:
@@ -196,17 +203,21 @@ def _pld_epsilon(parts: Counter[DpEvent], delta: float, neighbours: Neighbours, 
         return 0.0
     if HOPELESS < rough < math.inf:
         return math.inf
+    loose = any(isinstance(part, MixtureOfGaussiansDpEvent) for part in parts) or (grid is None and rough > LOOSE)
+    while loose and rough > 0:
+        before, rough = rough, _compose_distributions(parts, delta, neighbours, _choose_grid(parts, rough))
+        loose = rough < before / 2
     if grid is not None and rough / grid > MOST_STEPS:
         raise InputError(f"a grid of {grid:g} is too fine for an ε of about {rough:.3g}: it has more than {MOST_STEPS} steps.")
-    if grid is None and rough > LOOSE:
-        rough = _compose_distributions(parts, delta, neighbours, _choose_grid(parts, rough))
+    if rough == 0:
+        return 0.0
     return _compose_distributions(parts, delta, neighbours, grid or min(coarser * _choose_grid(parts, rough), COARSEST))
 
 
 def _compose_distributions(parts: Counter[DpEvent], delta: float, neighbours: Neighbours, grid: float) -> float:
     total = pld.identity(value_discretization_interval=grid)
     for part, count in parts.items():
-        total = total.compose(_distribution(part, count, neighbours, grid))
+        total = total.compose(_distribution(part, count, neighbours, grid, delta))
     return float(total.get_epsilon_for_delta(delta))
 
 
@@ -225,8 +236,8 @@ def _gaussian_epsilon(parts: Counter[DpEvent], delta: float, neighbours: Neighbo
     return float(get_epsilon_gaussian(1 / (changes * math.sqrt(precision)), left)) if precision else 0.0
 
 
-def _distribution(part: DpEvent, count: int, neighbours: Neighbours, grid: float) -> pld.PrivacyLossDistribution:
-    """dp-accounting's privacy loss distribution of `count` repetitions."""
+def _distribution(part: DpEvent, count: int, neighbours: Neighbours, grid: float, delta: float) -> pld.PrivacyLossDistribution:
+    """dp-accounting's privacy loss distribution of `count` repetitions, for a price at this δ."""
     relation = NeighboringRelation.REPLACE_ONE if neighbours == "replace-one" else NeighboringRelation.ADD_OR_REMOVE_ONE
     changes = _changes(neighbours)
     match part:
@@ -238,6 +249,8 @@ def _distribution(part: DpEvent, count: int, neighbours: Neighbours, grid: float
             return pld.from_gaussian_mechanism(
                 noise, value_discretization_interval=grid, sampling_prob=probability, neighboring_relation=relation
             ).self_compose(count)
+        case MixtureOfGaussiansDpEvent():
+            return mixture_distribution(part, grid, math.log(RARE * delta / count)).self_compose(count)
         case LaplaceDpEvent(noise_multiplier=noise):
             return pld.from_laplace_mechanism(noise / changes, value_discretization_interval=grid).self_compose(count)
         case PoissonSampledDpEvent(sampling_probability=probability, event=LaplaceDpEvent(noise_multiplier=noise)) if (
@@ -279,7 +292,7 @@ def _choose_grid(parts: Counter[DpEvent], rough: float) -> float:
     rough = min(rough, 1e5 * COARSEST)
     grid = DEFAULT_GRID * max(1.0, rough / 10)
     for part, count in parts.items():
-        if isinstance(part, PoissonSampledDpEvent | LaplaceDpEvent | PureDpEvent):
+        if isinstance(part, PoissonSampledDpEvent | MixtureOfGaussiansDpEvent | LaplaceDpEvent | PureDpEvent):
             grid = min(grid, rough / (100 * math.sqrt(count)))
         if pure := _pure_epsilon(part):
             grid = min(grid, pure / 50)
@@ -292,13 +305,24 @@ def _rough_epsilon(parts: Counter[DpEvent], delta: float, neighbours: Neighbours
     total = sum(changes * count * _pure_epsilon(part) for part, count in parts.items())
     gaussian = RdpAccountant(neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE)
     for part, count in parts.items():
-        match part:
+        match _poisson_bound(part):
             case GaussianDpEvent(noise_multiplier=noise):
                 gaussian.compose(GaussianDpEvent(noise / changes), count)
             case PoissonSampledDpEvent(sampling_probability=probability, event=GaussianDpEvent(noise_multiplier=noise)):
                 gaussian.compose(PoissonSampledDpEvent(probability, GaussianDpEvent(noise / changes)), count)
     left = delta - changes * sum(count * _failure_probability(part) for part, count in parts.items())
     return float(total + gaussian.get_epsilon(left))
+
+
+def _poisson_bound(part: DpEvent) -> DpEvent:
+    """Of a mixture of Gaussians, a Poisson-sampled Gaussian that costs more: it is moved as far as can be whenever it is moved.
+
+    Likelihood ratios of the one are sums of those of the other, shortened (`privopt.measure.samplers.several_rows`).
+    """
+    if not isinstance(part, MixtureOfGaussiansDpEvent):
+        return part
+    unmoved = math.fsum(chance for move, chance in zip(part.sensitivities, part.sampling_probs, strict=True) if move == 0)
+    return PoissonSampledDpEvent(min(1.0, 1 - unmoved), GaussianDpEvent(part.standard_deviation / max(part.sensitivities)))
 
 
 # ---------------------------------------------------------------- RDP
@@ -351,6 +375,8 @@ def _event_for_rdp(part: DpEvent, neighbours: Neighbours) -> DpEvent:
 def _noise_multiplier(part: DpEvent) -> float:
     match part:
         case GaussianDpEvent(noise_multiplier=noise) | LaplaceDpEvent(noise_multiplier=noise):
+            return float(noise)
+        case MixtureOfGaussiansDpEvent(standard_deviation=noise):
             return float(noise)
         case NonPrivateDpEvent():
             return 0.0

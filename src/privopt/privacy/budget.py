@@ -48,9 +48,9 @@ class Budget:
     unit: UnitName = "example"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.epsilon, Real) or not 0 < self.epsilon < math.inf:
+        if not isinstance(self.epsilon, Real) or isinstance(self.epsilon, bool) or not 0 < self.epsilon < math.inf:
             raise InputError(f"epsilon is {self.epsilon!r}, but a guarantee needs a finite epsilon > 0; 1.0 is a common choice.")
-        if not isinstance(self.delta, Real) or not 0 <= self.delta < 1:
+        if not isinstance(self.delta, Real) or isinstance(self.delta, bool) or not 0 <= self.delta < 1:
             raise InputError(f"delta is {self.delta!r}, but it is a probability: 0 ≤ delta < 1, and below 1/n to mean anything.")
         if self.neighbours not in ("add-remove", "replace-one"):
             raise InputError(f"neighbours is {self.neighbours!r}; it is 'add-remove' or 'replace-one'.")

@@ -20,6 +20,7 @@ from dp_accounting.dp_event import (
     DpEvent,
     GaussianDpEvent,
     LaplaceDpEvent,
+    MixtureOfGaussiansDpEvent,
     NonPrivateDpEvent,
     NoOpDpEvent,
     PoissonSampledDpEvent,
@@ -37,6 +38,7 @@ __all__ = [
     "FailureDpEvent",
     "GaussianDpEvent",
     "LaplaceDpEvent",
+    "MixtureOfGaussiansDpEvent",
     "NoOpDpEvent",
     "NonPrivateDpEvent",
     "PoissonSampledDpEvent",
@@ -149,6 +151,12 @@ def _phrase(event: DpEvent) -> str:
             return f"release with failure probability {delta:.3g}"
         case PoissonSampledDpEvent(sampling_probability=probability, event=inner):
             return f"{_phrase(inner)}, Poisson sampling with probability {probability:.6g}"
+        case MixtureOfGaussiansDpEvent(standard_deviation=noise, sensitivities=moves, sampling_probs=probabilities):
+            mean = sum(move * probability for move, probability in zip(moves, probabilities, strict=True))
+            return (
+                f"Gaussian mechanism, noise multiplier {noise:.4g} for one row, Poisson sampling of rows: of at most "
+                f"{max(moves):g} rows of one person {mean:.4g} on average"
+            )
         case SampledWithoutReplacementDpEvent(source_dataset_size=size, sample_size=sample, event=inner):
             return f"{_phrase(inner)}, fixed-size samples of {sample} of {size}"
         case RepeatAndSelectDpEvent(event=inner, mean=mean, shape=shape):
@@ -181,6 +189,13 @@ def to_json(event: DpEvent) -> dict[str, Any]:
             return {"kind": "failure", "delta": float(delta)}
         case PoissonSampledDpEvent(sampling_probability=probability, event=inner):
             return {"kind": "poisson", "sampling_probability": float(probability), "event": to_json(inner)}
+        case MixtureOfGaussiansDpEvent(standard_deviation=noise, sensitivities=moves, sampling_probs=probabilities):
+            return {
+                "kind": "gaussian-mixture",
+                "noise_multiplier": float(noise),
+                "moves": [float(move) for move in moves],
+                "probabilities": [float(probability) for probability in probabilities],
+            }
         case SampledWithoutReplacementDpEvent(source_dataset_size=size, sample_size=sample, event=inner):
             return {"kind": "fixed-size", "size": int(size), "sample": int(sample), "event": to_json(inner)}
         case RepeatAndSelectDpEvent(event=inner, mean=mean, shape=shape):
@@ -210,6 +225,13 @@ def from_json(value: dict[str, Any]) -> DpEvent:
             return FailureDpEvent(delta)
         case {"kind": "poisson", "sampling_probability": float(probability), "event": dict(inner)} if 0 <= probability <= 1:
             return PoissonSampledDpEvent(probability, from_json(inner))
+        case {
+            "kind": "gaussian-mixture",
+            "noise_multiplier": float(noise),
+            "moves": list(moves),
+            "probabilities": list(probabilities),
+        } if noise >= 0 and _is_mixture(moves, probabilities):
+            return MixtureOfGaussiansDpEvent(noise, tuple(moves), tuple(probabilities))
         case {"kind": "fixed-size", "size": int(size), "sample": int(sample), "event": dict(inner)} if 0 <= sample <= size:
             return SampledWithoutReplacementDpEvent(size, sample, from_json(inner))
         case {"kind": "best", "mean": float(mean), "shape": float(shape), "event": dict(inner)} if (
@@ -227,6 +249,14 @@ def from_json(value: dict[str, Any]) -> DpEvent:
             raise LedgerError(f"unknown event of kind {kind[:80]!r}, or one with impossible numbers; perhaps of a newer privopt.")
         case _:
             raise LedgerError("unknown event: it is not an object with a kind.")
+
+
+def _is_mixture(moves: list[Any], probabilities: list[Any]) -> bool:
+    """Whether these are lengths, and the probability of each."""
+    numbers = [*moves, *probabilities]
+    if len(moves) != len(probabilities) or not all(isinstance(one, float) and 0 <= one < math.inf for one in numbers):
+        return False
+    return max(moves, default=0.0) > 0 and math.isclose(math.fsum(probabilities), 1.0)
 
 
 def _parts(event: DpEvent) -> int:

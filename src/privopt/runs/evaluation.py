@@ -148,8 +148,7 @@ def check_held_out(request: Request, held_out: Table, task: Task, classes: int, 
     if task == "regress" and (request.schema is None or request.schema.target is None):
         raise InputError("--holdout needs the public range of a number to predict: declare the target's range in a --schema.")
     if held_out.frame is not None:
-        for name, kind in kinds.items():
-            datasets.check_column(held_out.frame[name], kind)
+        datasets.check_columns(held_out.frame, kinds)
     check_size(len(held_out), _holdout_budget(request), classes)
 
 

@@ -147,9 +147,8 @@ def _prepare(request: Request) -> _Prepared:
         if request.search is not None:
             _check_search(request, request.search, task, facts, size=size, columns=columns, budget=budget, unit=unit)
     kinds = {} if table.frame is None else _kinds(request, table.frame)
-    for name, kind in kinds.items():
-        assert table.frame is not None
-        datasets.check_column(table.frame[name], kind)  # an error, if there is one, comes before anything is written
+    if table.frame is not None:
+        datasets.check_columns(table.frame, kinds)  # an error, if there is one, comes before anything is written
     if held_out is not None:
         check_held_out(request, held_out, task, len(classes), kinds)
     if budget.delta == 0:
@@ -209,9 +208,7 @@ def _public(
     if public.frame is not None:
         if missing := [name for name, kind in kinds.items() if name not in public.names and not isinstance(kind, Ignored)]:
             raise InputError(f"{request.public} lacks columns of {request.file}: {', '.join(map(repr, missing))}.")
-        for name, kind in kinds.items():
-            if not isinstance(kind, Ignored):
-                datasets.check_column(public.frame[name], kind)
+        datasets.check_columns(public.frame, {name: kind for name, kind in kinds.items() if not isinstance(kind, Ignored)})
     if task == "regress":
         return public, datasets.target_numbers(public.target)
     places = datasets.codes(public.target, classes)

@@ -232,7 +232,7 @@ def _target_range(
         inside = np.array([low]), np.array([high])
         declared.append("the declared range of the target")
     if session.budget.delta:
-        found = survey_ranges([rows.surveyed.targets[:, None]], share_of(noise, TARGET_SHARE, 2), session, inside)
+        found = _far_range(rows.surveyed.targets, share_of(noise, TARGET_SHARE, 2), session, inside)
         estimated.append("the range of almost all targets" + ("" if found.known[0] else " (too few rows to tell)"))
         if inside is None and not found.known[0]:
             warn(NO_TARGET_RANGE)
@@ -240,6 +240,23 @@ def _target_range(
             low, high = float(found.low[0]), float(found.high[0])
         certain = inside is not None or bool(found.known[0])
     return (low / 2 + high / 2, high / 2 - low / 2 or 1.0), ((low, high) if certain and low < high else (-math.inf, math.inf))
+
+
+CLOSER = 2  # times that a target is looked at again, around where it was found
+
+
+def _far_range(targets: Vector, noise: float, session: Session, inside: tuple[Vector, Vector] | None) -> Ranges:
+    """The range of the target. One that is narrow and far from 0 is surveyed again, and paid for, around where it was seen."""
+    found, around = survey_ranges([targets[:, None]], noise, session, inside), 0.0
+    for _ in range(CLOSER if inside is None else 0):
+        if found.place is None or not found.known[0] or found.place[0] == 0:
+            break
+        shift = around + float(found.place[0])
+        closer = survey_ranges([targets[:, None] - shift], noise, session)
+        if not closer.known[0]:
+            break
+        found, around = closer, shift
+    return replace(found, low=found.low + around, high=found.high + around)
 
 
 def _column_ranges(

@@ -24,7 +24,7 @@ from privopt.errors import BudgetExceeded, CompositionError, InputError, warn
 from privopt.loop import Result, run
 from privopt.measure.measurement import Measurement
 from privopt.measure.randomness import SOURCE, generator
-from privopt.measure.units import check_unit
+from privopt.measure.units import check_unit, rows_drawn
 from privopt.methods.dp_sgd import dp_sgd
 from privopt.methods.method import Method
 from privopt.methods.problem import Problem
@@ -393,6 +393,7 @@ def check_plan(method: Method, problem: Problem, budget: Budget, accountant: Acc
         lipschitz=steepness,
         smoothness=problem.smoothness,
         unit="user" if federated else problem.unit.name,
+        most_rows=rows_drawn(problem.unit),
     )
     recipe.check(offer, np.zeros(problem.dimension))
     check_unit(budget, *recipe.measurements)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from privopt.errors import InputError
 from privopt.limits import MOST_ROUNDS
 from privopt.methods import Method, check_delta, find_method
@@ -52,12 +54,16 @@ def check_settings(settings: Settings, loss: LossFacts, model: ModelKind, *, del
     method.check({name: getattr(settings, name) for name in names} | {"penalty": penalty}, loss, public=public)
     for name, kind in {"clip_bound": Real, "learning_rate": Real, "rounds": Integral, "batch_size": Integral}.items():
         value = getattr(settings, name)
-        if value is not None and not (isinstance(value, kind) and _positive(value)):
+        if value is not None and not (is_number(value, kind) and _positive(value)):
             number = "whole number" if kind is Integral else "finite number"
             raise InputError(f"{name} is {reprlib.repr(value)}, but it is a {number} > 0, or None for the default rule.")
     if settings.rounds is not None and settings.rounds > MOST_ROUNDS:
         raise InputError(f"rounds is {reprlib.repr(settings.rounds)}, but a run has at most {MOST_ROUNDS}.")
-    if not (isinstance(settings.alpha, Real) and 0 <= settings.alpha < math.inf):
+    if isinstance(settings.bounds, bool):
+        raise InputError(f"bounds is {settings.bounds}, but it is a row norm or a pair of ranges; None estimates the ranges.")
+    if not isinstance(settings.fit_intercept, bool | np.bool_):
+        raise InputError(f"fit_intercept is {reprlib.repr(settings.fit_intercept)}, but it is True or False.")
+    if not (is_number(settings.alpha) and 0 <= settings.alpha < math.inf):
         raise InputError(f"alpha is {settings.alpha!r}, but the strength of a regulariser is a finite number ≥ 0.")
     if settings.numeric not in get_args(Numeric):
         raise InputError(f"numeric is {reprlib.repr(settings.numeric)}; it is 'auto', 'linear' or 'hats'.")
@@ -90,6 +96,15 @@ def check_rows_per_person(most: Any) -> int:
     if not isinstance(most, Integral) or isinstance(most, bool) or most < 1:
         raise InputError(f"rows_per_person is {most!r}, but it is a whole number, at least 1.")
     return int(most)
+
+
+def is_number(value: Any, kind: type = Real) -> bool:
+    """Whether a value is a number; True and False are none.
+
+    >>> is_number(1), is_number(True), is_number("1")
+    (True, False, False)
+    """
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def _positive(value: Any) -> bool:

@@ -43,7 +43,7 @@ def generator(seed: int | np.random.Generator | np.random.RandomState | None = N
         return seed
     if isinstance(seed, np.random.Generator | np.random.RandomState):
         material = seed.bytes(KEY_BITS // 8)
-    elif isinstance(seed, Integral) and seed >= 0:
+    elif isinstance(seed, Integral) and not isinstance(seed, bool) and seed >= 0:
         material = f"{int(seed):x}".encode()
     else:
         raise InputError(f"the seed is {seed!r}, but it is a whole number ≥ 0, or None for noise that nobody can repeat.")

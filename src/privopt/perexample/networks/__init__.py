@@ -10,7 +10,7 @@ from privopt.perexample.networks.loss_modules import per_example
 from privopt.perexample.networks.recorder import Recorder, per_example_gradients, record
 from privopt.perexample.networks.torch_grads import ChunkedGrads, PersonGrads, TorchGrads
 from privopt.perexample.networks.torch_oracle import TorchOracle
-from privopt.perexample.networks.torch_persons import TorchPersonOracle
+from privopt.perexample.networks.torch_persons import TorchPersonOracle, TorchRowsOfPersons
 from privopt.perexample.networks.unsupported import UnsupportedLayer, UnsupportedLoss, replace_batchnorm
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "TorchGrads",
     "TorchOracle",
     "TorchPersonOracle",
+    "TorchRowsOfPersons",
     "UnsupportedLayer",
     "UnsupportedLoss",
     "per_example",

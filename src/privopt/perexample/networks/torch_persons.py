@@ -20,10 +20,44 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from privopt.errors import CompositionError
 from privopt.perexample.networks.layout import FlatParameters, Layout
-from privopt.perexample.networks.torch_grads import ChunkedGrads, PersonGrads
+from privopt.perexample.networks.torch_grads import ChunkedGrads, PersonGrads, TorchGrads
 from privopt.perexample.networks.torch_oracle import TorchOracle
 from privopt.perexample.persons import Persons, cut_between_persons
+
+
+class TorchRowsOfPersons:
+    """A network on the rows of persons: (θ, rows) → one vector per row, of those that count.
+
+    `size` is the number of all rows, which is public; rows that do not count have no vector. **Guarantee** A person has at most
+    `most_rows` rows that count. What a measurement of such rows costs a person: `privopt.measure.samplers.several_rows`.
+    """
+
+    unit = "person"
+
+    def __init__(self, rows: TorchOracle, persons: Persons, most: int) -> None:
+        if int(persons.counts.max(initial=0)) > most:
+            raise CompositionError(f"some person has more than {most} rows.")
+        self._rows, self.most_rows, self.model = rows, most, rows.model
+        self.size, self.dimension, self.layers = rows.size, rows.dimension, rows.layers
+        self._counted = np.zeros(rows.size, dtype=bool)
+        self._counted[persons.rows] = True
+
+    @property
+    def layout(self) -> Layout:
+        """Where each parameter lies in θ."""
+        return self._rows.layout
+
+    @property
+    def flat(self) -> FlatParameters:
+        """θ: the model's trainable parameters as one vector, of which they become views."""
+        return self._rows.flat
+
+    def __call__(self, parameters: Tensor | None, rows: Any) -> TorchGrads | ChunkedGrads:
+        """The vectors of those of these rows (None: all) that count, at these parameters."""
+        chosen = np.arange(self.size) if rows is None else np.asarray(rows)
+        return self._rows(parameters, chosen[self._counted.take(chosen)])
 
 
 class TorchPersonOracle:
