@@ -9,6 +9,7 @@ from privopt.nets.private_loop import Private
 from privopt.nets.ranks import Shard
 from privopt.nets.scattering import ImageFeatures
 from privopt.nets.views import Views
+from privopt.nets.weight_standardization import standardize_weights
 from privopt.perexample.networks import UnsupportedLayer, replace_batchnorm
 
 __all__ = [
@@ -25,4 +26,5 @@ __all__ = [
     "per_example_norms",
     "per_layer",
     "replace_batchnorm",
+    "standardize_weights",
 ]
