@@ -1,7 +1,7 @@
 """Weight standardisation: convolutions whose filters have mean 0 and length 1.
 
-Qiao, Wang, Liu, Shen, Yuille: Micro-Batch Training with Batch-Channel Normalization and Weight Standardization; with group norm in
-De, Berrada, Hayes, Smith, Balle: Unlocking High-Accuracy Differentially Private Image Classification through Scale.
+Qiao, Wang, Liu, Shen, Yuille: Micro-Batch Training with Batch-Channel Normalization and Weight Standardization; with group norm
+in De, Berrada, Hayes, Smith, Balle: Unlocking High-Accuracy Differentially Private Image Classification through Scale.
 
 A filter is a function of the parameters only, so examples do not mix. An example's gradient is that of the raw weights, the same
 linear map of its gradient of the filters for every example, and that is what is clipped.
