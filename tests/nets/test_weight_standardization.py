@@ -66,7 +66,7 @@ def test_raw_weights_are_trained_and_a_killed_run_resumes(tmp_path: Path) -> Non
     for name, value in whole.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name])
         assert not torch.equal(value, before[name])
-    parametrize.remove_parametrizations(whole[0], "weight")  # type: ignore[index,arg-type]
+    parametrize.remove_parametrizations(whole[0], "weight")  # type: ignore[index]
     assert "0.weight" in whole.state_dict()
 
 
