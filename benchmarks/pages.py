@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -108,6 +109,24 @@ def federated(found: dict[str, Any]) -> str:
     return f"{about}\n\n{table(heads, rows)}"
 
 
+# ---------------------------------------------------------------- images
+
+PUBLISHED = {3.0: "98.7", 1.2: "98.1"}  # Tramèr, Boneh: Differentially Private Learning Needs Better Features
+
+
+def images(found: dict[str, Any]) -> str:
+    """Accuracy of the recipe for images."""
+    scores: dict[float, list[float]] = {}
+    for run in found["runs"]:
+        scores.setdefault(run["epsilon"], []).append(run["accuracy"])
+    rows = [
+        [f"{epsilon:g}", f"{fmean(own):.2f} ± {pstdev(own):.2f}", str(len(own)), PUBLISHED.get(epsilon, "–")]
+        for epsilon, own in scores.items()
+    ]
+    heads = ["ε", "test accuracy, %", "seeds", "Tramèr and Boneh"]
+    return f"`{found['command']}`, δ = {found['delta']:g}:\n\n{table(heads, rows)}"
+
+
 # ---------------------------------------------------------------- tables
 
 CONTENDERS = ("nothing", "declared", "DP-EBM", "DP-SGD")
@@ -142,6 +161,7 @@ def _cell(rows: list[dict[str, Any]] | None) -> str:
 PAGES: dict[str, dict[Part, str]] = {
     "assurance.md": {audits: "audits", architectures: "architectures", mutants: "mutants"},
     "federated.md": {federated: "federated"},
+    "images.md": {images: "images"},
     "defaults.md": {tables: "tables"},
     "benchmarks.md": {networks: "speed", memory: "speed", linear: "speed"},
 }  # the parts of each page, and their files of results

@@ -13,7 +13,7 @@ from privopt.loop import run
 from privopt.measure.randomness import generator
 from privopt.methods import METHODS
 from privopt.methods.problem import Choices, LossFacts, Problem, huber_facts, logistic_facts, multinomial_facts
-from privopt.methods.rules import default_rounds, default_steps
+from privopt.methods.rules import CLIPPED, LONGEST, MOMENTUM, SHAKES, default_rounds, default_steps
 from privopt.nets.facts import find_stable_move, gradient_facts
 from privopt.nets.table_network import LENGTH, Rows, build_mlp, gradient_norm, unfold_layers
 from privopt.perexample.design import Frame
@@ -135,6 +135,18 @@ def test_more_noise_means_shorter_steps_and_clips() -> None:
     low, high = (default_steps("adaptive", problem(), noise, 300) for noise in (1.0, 1000.0))
     assert high["learning_rate"] < low["learning_rate"]
     assert high["clip_bound"] < low["clip_bound"]
+
+
+def test_descent_with_momentum_learns_classes_by_steps_in_units_of_a_small_clip_bound() -> None:
+    """Whatever the clip bound is, noise alone moves each parameter by κ/G in T rounds; a step has a longest move."""
+    for chosen in (None, 0.1, 5.0):
+        asked = problem(LOSSES[1], size=60_000, dimension=10**7, choices=Choices(chosen, rounds=300, batch_size=2048))
+        found = default_steps("momentum", asked, 2.0, 300)
+        assert found["clip_bound"] == (chosen or pytest.approx(CLIPPED * 7.0 * math.sqrt(2)))
+        walk = found["learning_rate"] / (1 - MOMENTUM) * math.sqrt(300) * 2.0 * found["clip_bound"] / 2048
+        assert walk == pytest.approx(SHAKES["momentum"] / 7.0, rel=0.01)
+        quiet = default_steps("momentum", asked, 1e-9, 300)
+        assert quiet["learning_rate"] * found["clip_bound"] * 7.0 / (1 - MOMENTUM) == pytest.approx(LONGEST)
 
 
 def test_batches_are_all_rows_or_2048_and_rounds_grow_with_what_the_budget_buys() -> None:

@@ -48,7 +48,7 @@ def _losses(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
 
 def test_fit_learns_within_its_budget_and_says_what_it_did() -> None:
     x, y = data(2000)
-    result = fit(network(), nn.CrossEntropyLoss(), (x, y), budget=BUDGET, epochs=10, batch_size=200, learning_rate=0.02, seed=0)
+    result = fit(network(), nn.CrossEntropyLoss(), (x, y), budget=BUDGET, epochs=10, batch_size=200, seed=0)
     assert accuracy(result.model, x, y) > 0.85
     statement = result.privacy.statement
     assert 0.99 * 3.0 <= statement.epsilon <= 3.0

@@ -43,6 +43,10 @@ differs where a network does:
 - Deep networks leave that neighbourhood sooner: noise moves each parameter by no more than a distance at which the gradients of
   made-up examples are still within 40 times their length at the start.
 - C grows with √q from half of G × the largest residual to 1.2 times that, because G grows in training.
+- Classes by descent with momentum: the step is in units of C, since noise moves a parameter by η√T zC/b. κ is 1 at most, and a
+  round moves the score of a typical example by no more than 200 if all gradients are alike: longer steps did not train. For more
+  than two classes C is a fiftieth of the longest gradient, so nearly every gradient counts alike until it is small. For two that
+  gained nothing, and made probabilities worse.
 - Batches of 2048: smaller ones amplify no better, larger ones only take time. At least 300 rounds, at most 30 data passes.
 
 SAGD. The rule is that of RMSProp, for Laplace noise after a clip in l1.
@@ -120,8 +124,10 @@ def default_steps(
     b = problem.batch if batch is None else batch
     bound = problem.chosen.bound
     chosen = None if bound is None else bound / longer
-    rule = _linear if problem.model == "linear" else _network
-    clip_bound, rate, noise = rule(problem, noise_multiplier, rounds, b, chosen)
+    if problem.model == "linear":
+        clip_bound, rate, noise = _linear(problem, noise_multiplier, rounds, b, chosen)
+    else:
+        clip_bound, rate, noise = _network(kind, problem, noise_multiplier, rounds, b, chosen)
     chosen_rate = problem.chosen.rate
     if kind == "adaptive":
         return {
@@ -131,6 +137,8 @@ def default_steps(
             "release": average("last half"),
         }
     cap = 1 / problem.smoothness
+    if _in_clip_units(kind, problem):
+        cap = (1 - MOMENTUM) * LONGEST / (clip_bound * problem.row_norm)
     descent = rate / max(noise, 1e-300)
     if kind == "descent":
         return {"clip_bound": clip_bound, "learning_rate": chosen_rate or min(descent, cap), "release": last()}
@@ -157,14 +165,28 @@ def _linear(problem: Problem, z: float, rounds: int, batch: float, clip_bound: f
     return clip_bound, shake / (row_norm * math.sqrt(rounds)), noise
 
 
-def _network(problem: Problem, z: float, rounds: int, batch: float, clip_bound: float | None) -> tuple[float, float, float]:
+SHAKES = {"adaptive": 2.0, "momentum": 1.0, "descent": 2.0}  # κ of a network at most
+CLIPPED = 0.02  # C in units of the longest gradient, for more than two classes
+LONGEST = 200.0  # move of a typical score by a mean of clipped gradients that are all alike, in a round
+
+
+def _in_clip_units(kind: Kind, problem: Problem) -> bool:
+    """Whether the step is so many clip bounds long: a network learns classes by descent with momentum."""
+    return problem.model != "linear" and kind == "momentum" and problem.loss.reach == 1
+
+
+def _network(
+    kind: Kind, problem: Problem, z: float, rounds: int, batch: float, clip_bound: float | None
+) -> tuple[float, float, float]:
     loss, row_norm = problem.loss, problem.row_norm
     quality = batch * math.sqrt(rounds) / (max(z, 1e-12) * problem.width)
-    shake = min(max(loss.reach * quality ** (1 / 3), loss.reach / 4), 2.0)
+    shake = min(max(loss.reach * quality ** (1 / 3), loss.reach / 4), SHAKES[kind])
     longest = loss.largest * row_norm
     if clip_bound is None:
-        clip_bound = longest * min(max(math.sqrt(quality / loss.outputs) / 6, 0.5), 1.2)
-    noise = math.hypot(z * clip_bound, longest / 2 * math.sqrt(batch / problem.dimension)) / batch
+        grown = min(max(math.sqrt(quality / loss.outputs) / 6, 0.5), 1.2)
+        clip_bound = longest * (CLIPPED if _in_clip_units(kind, problem) and loss.outputs > 2 else grown)
+    sampled = min(clip_bound, longest / 2) * math.sqrt(batch / problem.dimension)
+    noise = math.hypot(z * clip_bound, sampled) / batch
     rate = min(shake / (row_norm * math.sqrt(rounds)), problem.stable_move / math.sqrt(rounds))
     return clip_bound, rate, noise
 

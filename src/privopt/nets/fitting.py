@@ -83,7 +83,7 @@ def fit(
     batch_size: int | None = None,
     epochs: float | None = None,
     rounds: int | None = None,
-    method: str | Method = "dp-adam",
+    method: str | Method = "dp-sgd",
     clip_bound: float | Clip | None = None,
     learning_rate: float | Schedule | None = None,
     release: ReleaseRule | None = None,

@@ -115,24 +115,29 @@ def draw_strokes(count: int, size: int, generator: torch.Generator) -> Tensor:
     return (1.5 * ink).clamp_max(1).unsqueeze(1)
 
 
+FLOOR = 0.003  # of the largest deviation, so that directions in which strokes hardly differ are not blown up
+LIFT = 0.01  # added to a coefficient before its logarithm: images are between 0 and 1
+
+
 class ImageFeatures:
-    """Images between 0 and 1 → whitened scattering coefficients of length about 1: inputs of a private linear model.
+    """Images between 0 and 1 → whitened logarithms of scattering coefficients, of length about 1: inputs of a linear model.
 
     The same for everybody: the strokes are drawn with a fixed seed, and no private image is looked at.
     """
 
-    def __init__(self, size: int, channels: int = 1, *, width: int = 1000, batch: int = 256) -> None:
+    def __init__(self, size: int, channels: int = 1, *, width: int = 500, batch: int = 64) -> None:
         self._transform, self._batch = Scattering(size), batch
         generator = torch.Generator().manual_seed(SEED)
         grey = draw_strokes(STROKES, size, generator)
         tints = torch.rand(STROKES, channels, 1, 1, generator=generator) if channels > 1 else torch.ones(1)
-        known = self._scatter(grey * tints)
+        known = torch.cat([self._scatter(part) for part in torch.split(grey * tints, batch)])
         self._mean = known.mean(0)
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(devices=[]):
             torch.manual_seed(SEED)  # of the random directions that the decomposition begins with
-            _, deviations, directions = torch.svd_lowrank(known - self._mean, min(width, STROKES), niter=3)
+            _, deviations, directions = torch.svd_lowrank(known - self._mean, min(width, *known.shape), niter=3)
         deviations = deviations / math.sqrt(STROKES)
         self._project = directions / (deviations + FLOOR * deviations[0]) / math.sqrt(len(deviations))
+        self.width = len(deviations)
 
     def __call__(self, images: Tensor) -> Tensor:
         """The features, one row for each image."""
@@ -140,7 +145,4 @@ class ImageFeatures:
 
     def _scatter(self, images: Tensor) -> Tensor:
         with torch.no_grad():
-            return torch.cat([self._transform(part) for part in torch.split(images, self._batch)])
-
-
-FLOOR = 0.01  # of the largest deviation, so that directions in which strokes hardly differ are not blown up
+            return (LIFT + self._transform(images).clamp_min(0)).log()
