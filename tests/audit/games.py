@@ -38,7 +38,8 @@ DELTA = 0.1
 BUDGET, PURE = Budget(2.0, DELTA), Budget(2.0, 0.0)
 REPLACED = Budget(2.0, DELTA, "replace-one")
 PRIVATE = [name for name in ROW_METHODS if METHODS[name].private]
-MANY, SOME, FEW = 30_000, 1_200, 400  # replays on each data set: of one round, of a few, and of a few of a network
+MANY, SOME, FEW = 30_000, 1_200, 400  # replays on each data set: of one answer, of a few rounds, and of a few of a network
+AT_ONCE = 300_000  # of first rounds, which are replayed as one long vector
 
 
 class Entry(NamedTuple):
@@ -69,6 +70,7 @@ _LINEAR: dict[str, dict[str, Any]] = {  # what a method is told here, beside its
     "sagd-sparse": {"options": {"answers": 1, "threshold": 0.0}},
 }
 _ADDS_NOTHING = ("output-perturbation", "sagd-sparse")  # methods whose canary can do most where the other rows are all 0
+SOLVED = ("output-perturbation",)  # in one round, which is no sum of clipped vectors
 LOOSE = (
     "dp-agd",
     "sagd-sparse",
@@ -132,16 +134,17 @@ def _persons(method: str, rounds: int, **given: Any) -> Game:
 
 
 def _linear_games() -> dict[str, Entry]:
-    several = [name for name in PRIVATE if name != "output-perturbation"]  # which has one round
+    several = [name for name in PRIVATE if name not in SOLVED]
     pure = [name for name in PRIVATE if METHODS[name].pure]
     return (
-        {f"{name}, one round": Entry(partial(_one_round, name), MANY) for name in PRIVATE if name not in LOOSE}
+        {f"{name}, one round": Entry(partial(_one_round, name), AT_ONCE) for name in PRIVATE if name not in (*LOOSE, *SOLVED)}
+        | {f"{name}, one round": Entry(partial(_one_round, name), MANY) for name in SOLVED}
         | {f"{name}, {ROUNDS} rounds": Entry(partial(_several_rounds, name), SOME) for name in several}
         | {f"{name}, δ = 0": Entry(partial(_pure, name), 3 * SOME if name in LOOSE else MANY // 3) for name in pure}
         | {f"{name}, Poisson": Entry(partial(_sampled, name), 2 * SOME) for name in ("dp-sgd", "dp-srm")}
-        | {f"persons, {name}, one round": Entry(partial(_persons, name, 1), MANY) for name in ("dp-gd", "sagd-lap")}
+        | {f"persons, {name}, one round": Entry(partial(_persons, name, 1), AT_ONCE) for name in ("dp-gd", "sagd-lap")}
         | {f"persons, {name}, {ROUNDS} rounds": Entry(partial(_persons, name, ROUNDS), SOME) for name in ("dp-adam", "dp-srm")}
-        | {"dp-gd, replace-one": Entry(_replaced, MANY), "dp-agd, losses too": Entry(_line_search, 2 * SOME)}
+        | {"dp-gd, replace-one": Entry(_replaced, AT_ONCE), "dp-agd, losses too": Entry(_line_search, 2 * SOME)}
     )
 
 
@@ -276,9 +279,9 @@ def _network_games() -> dict[str, Entry]:
 
     names = [name for name in PRIVATE if "network" in METHODS[name].models]
     return (
-        {f"network, {name}": Entry(partial(_network, name), FEW if name in WITH_LOOP else MANY) for name in names}
-        | {f"network, {name}": Entry(partial(_architecture, name), MANY) for name in ARCHITECTURES}
-        | {f"network of persons, {name}": Entry(partial(_architecture, name, persons=True), MANY) for name in ARCHITECTURES}
+        {f"network, {name}": Entry(partial(_network, name), FEW if name in WITH_LOOP else AT_ONCE) for name in names}
+        | {f"network, {name}": Entry(partial(_architecture, name), AT_ONCE) for name in ARCHITECTURES}
+        | {f"network of persons, {name}": Entry(partial(_architecture, name, persons=True), AT_ONCE) for name in ARCHITECTURES}
         | {
             "make_private, persons": Entry(partial(loops.game, rounds=1, sampled=False, persons=True), 2 * SOME),
             "make_private, persons, Poisson": Entry(partial(loops.game, rounds=2, sampled=True, persons=True), SOME),
@@ -298,7 +301,7 @@ def _federated(method: str, *, rounds: int, **given: Any) -> Game:
 
 def _federated_games() -> dict[str, Entry]:
     return (
-        {f"{name}, one round": Entry(partial(_federated, name, rounds=1), MANY) for name in FEDERATED_METHODS}
+        {f"{name}, one round": Entry(partial(_federated, name, rounds=1), AT_ONCE) for name in FEDERATED_METHODS}
         | {f"{name}, {ROUNDS} rounds": Entry(partial(_federated, name, rounds=ROUNDS), FEW) for name in FEDERATED_METHODS}
         | {
             "dp-fedavg, shares": Entry(partial(_federated, "dp-fedavg", rounds=1, noise="shares"), MANY),

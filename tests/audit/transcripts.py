@@ -28,6 +28,7 @@ from privopt.privacy.events import DpEvent
 from privopt.recipe import Plan, Recipe
 from privopt.state import PublicState
 
+PART = 1 << 20  # numbers of the long vector of first rounds that are drawn at a time
 NOBODY = generator(0)  # for measurements that are asked for all rows and no noise
 
 
@@ -282,7 +283,11 @@ def first_rounds(present: Start, absent: Start, seed: int = 1) -> Callable[[bool
         measuring, at = _first_round(start)
         ratio = Ratio(present.oracle, absent.oracle, first)
         if _hides_each_number_alone(measuring):
-            return ratio.weigh_all(measuring, at, _first_answers(measuring, start, at, count, rng))
+            most = max(1, PART // len(start.parameters))
+            parts = [min(most, count - done) for done in range(0, count, most)]
+            return np.concatenate(
+                [ratio.weigh_all(measuring, at, _first_answers(measuring, start, at, part, rng)) for part in parts]
+            )
         oracle, scores = Recalled(start.oracle, start.parameters), np.empty(count)
         for place in range(count):
             ratio.restart()
