@@ -11,8 +11,8 @@ clipped vector is as long as the bound in every round, beside other rows, or alo
 stated distributions. Nothing tells the two apart better; for one Gaussian or Laplace answer the bound comes close to the claim.
 
 *The confidence.* A threshold is chosen on one half of the replays and used on the other, with Clopper and Pearson's intervals
-(`auditing`). One audit is wrong with probability at most 10⁻⁶, so all of them together, fewer than two hundred, raise a false alarm
-with probability below 2 · 10⁻⁴. Seeds are fixed: an audit that passed once passes always.
+(`auditing`). One audit is wrong with probability at most 10⁻⁶, so all of them together, fewer than two hundred, raise a false
+alarm with probability below 2 · 10⁻⁴. Seeds are fixed: an audit that passed once passes always.
 
 *That it can fail.* `test_violations` breaks the code (half the noise, no clip, a norm that is too short, everybody sampled, …),
 and the same games, on a few thousand replays, have to report it.
