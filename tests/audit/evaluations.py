@@ -50,10 +50,11 @@ def _game(present: Callable[[], Any], absent: Callable[[], Any], *, tight: bool 
     def play(canary: bool, count: int) -> Vector:
         rng, scores = generator(11 + canary), np.zeros(count)
         for (query, without), (_, rows) in zip(others, asked, strict=True):
+            votes, values, persons = rows if canary else without
             sums = query.total(*rows), query.total(*without)
             (one, _), (other, _) = sums
             with mock.patch.object(HeldOutSums, "total", lambda *_, found=sums[not canary]: found):  # the same in each replay
-                noisy = [query.answer(*(rows if canary else without), rng) for _ in range(count)]
+                noisy = [query.answer(votes, values, persons, rng) for _ in range(count)]
             answers = np.array([np.concatenate([each.counts, each.sums - each.size / 2]) for each in noisy])
             scale = query.mechanism.noise_multiplier * query.bound
             scores += log_ratio(query.mechanism, scale, 1.0, answers, one, other)

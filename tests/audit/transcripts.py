@@ -312,7 +312,7 @@ def _first_answers(measuring: Measurement, start: Start, at: PublicState, count:
     noise of the same scale on each number, which is drawn independently for each.
     """
     point = array_namespace(start.parameters).tile(start.parameters, (count,))
-    oracle = Repeated(start.oracle, start.parameters, count)
+    oracle: Any = Repeated(start.oracle, start.parameters, count)
     noisy = measuring.measure(oracle, at._replace(current=point, previous=point), 0, rng)
     return _vector(noisy.value).reshape(count, -1)
 

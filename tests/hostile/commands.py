@@ -59,14 +59,14 @@ def start(
     """Run a command in a process of the fork server, with limited memory and perhaps limited files, or an output of its own."""
     pipes = [CONTEXT.Pipe(duplex=False) for _ in range(2)]
     outputs = [there for _, there in pipes]
-    limits = memory, file_size
-    process = CONTEXT.Process(target=_limited, args=([*map(str, arguments)], limits, folder, output, *outputs), daemon=True)
+    asked, limits = [*map(str, arguments)], (memory, file_size)
+    process = CONTEXT.Process(target=_limited, args=(asked, limits, folder, output, *outputs), daemon=True)
     process.start()
     for there in outputs:
         there.close()
     process.join(SECONDS)
     assert process.exitcode is not None, "the command hangs"
-    return subprocess.CompletedProcess(arguments, process.exitcode, *(_read(here) for here, _ in pipes))
+    return subprocess.CompletedProcess(asked, process.exitcode, *(_read(here) for here, _ in pipes))
 
 
 def _read(pipe: Connection) -> str:

@@ -133,7 +133,7 @@ found = triple(2.0), sum(triple.stats.cache_hits.values())
 def run_compiled(connection: Connection, program: Path, cache: Path) -> None:
     import numba
 
-    numba.config.CACHE_DIR = str(cache)
+    numba.config.CACHE_DIR = str(cache)  # type: ignore[attr-defined]  # made of the environment
     connection.send(runpy.run_path(str(program))["found"])
 
 
