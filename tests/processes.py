@@ -1,4 +1,4 @@
-"""Real processes, started quickly: a fork server has loaded privopt once for all of them."""
+"""Real processes, started quickly: a fork server has loaded and used privopt once for all of them."""
 
 import multiprocessing
 import os
@@ -6,7 +6,6 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -15,21 +14,7 @@ from typing import Any
 import pytest
 
 CONTEXT = multiprocessing.get_context("forkserver")
-PRELOADED = [
-    "privopt.loop",
-    "privopt.methods",
-    "privopt.perexample.linear_oracle",
-    "privopt.cli",
-    "privopt.runs.execution",
-    "tests.processes",
-]
-CONTEXT.set_forkserver_preload(
-    [
-        *PRELOADED,
-        *(["tests.crash.warm"] if find_spec("torch") else []),
-        *(["matplotlib.backends.backend_svg"] if find_spec("matplotlib") else []),
-    ]
-)
+CONTEXT.set_forkserver_preload(["privopt.loop", "privopt.perexample.linear_oracle", "tests.processes", "tests.crash.warm"])
 one_fork_server = pytest.mark.xdist_group("processes")
 
 

@@ -38,7 +38,6 @@ class Game:
     delta: float
     play: Callable[[bool, int], Vector]
     tight: bool = False  # whether the canary uses all that the claim allows, so the bound has to come close
-    transcript: str = ""  # all that the scores depend on but noise, if known: games that share it share their replays
 
 
 @dataclass(frozen=True)

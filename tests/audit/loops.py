@@ -69,8 +69,8 @@ def game(*, rounds: int, sampled: bool, persons: bool = False) -> Game:
         answers, paid = _gradients(canary, rounds * count, noise, expected, persons)
         assert paid == SelfComposedDpEvent(event, rounds * count)
         scale = noise * CLIP / expected
-        ratios = [log_ratio(gaussian(1.0), scale, share, answer, held, 0 * held) for answer in answers]
-        return np.array(ratios).reshape(count, rounds).sum(axis=1)
+        ratios: Vector = log_ratio(gaussian(1.0), scale, share, answers, held, 0 * held)
+        return ratios.reshape(count, rounds).sum(axis=1)
 
     return Game(epsilon(SelfComposedDpEvent(event, rounds), DELTA), DELTA, play)
 

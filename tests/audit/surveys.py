@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -16,7 +16,7 @@ from privopt.perexample.grads import Vector
 from privopt.privacy.accountants import epsilon
 from privopt.privacy.ledger import Ledger, Run
 from tests.audit.auditing import Game
-from tests.audit.transcripts import log_ratio
+from tests.audit.transcripts import Repeated, log_ratio
 
 DELTA, FAILURE = 0.1, 0.02
 ONE, TWO = 0.66, 0.93  # noise multipliers with which one release, or two, cost about ε = 2
@@ -26,15 +26,29 @@ CANARY = np.array([[1e6, -1e-6]])
 Votes = Callable[[Any, bool], Vector]  # of what a survey asks: its answer without noise, with or without the canary
 
 
+class Asked(NamedTuple):
+    """What a survey asks, how far one example moves it, the noise multiplier, and the noisy answer."""
+
+    oracle: Any
+    bound: float
+    noise_multiplier: float
+    answer: Vector
+
+    def weigh(self, answers: Vector, votes: Votes) -> Any:
+        """How much likelier this answer is with the canary, or each of several, one a row."""
+        scale, sides = self.noise_multiplier * self.bound, (votes(self.oracle, True), votes(self.oracle, False))
+        return log_ratio(gaussian(1.0), scale, 1.0, answers * self.oracle.size, *sides)
+
+
 @contextmanager
-def _watching() -> Iterator[list[tuple[Any, float, Vector]]]:
-    """Note what a survey asks, how far one example moves it, and the noisy answer."""
-    noted: list[tuple[Any, float, Vector]] = []
+def _watching() -> Iterator[list[Asked]]:
+    """Note what a survey asks."""
+    noted: list[Asked] = []
     mean = surveys._mean
 
     def watched(oracle: Any, bound: float, noise_multiplier: float, spending: Run, rng: Rng) -> Vector:
         value = mean(oracle, bound, noise_multiplier, spending, rng)
-        noted.append((oracle, noise_multiplier * bound, value * oracle.size))
+        noted.append(Asked(oracle, bound, noise_multiplier, value))
         return value
 
     with mock.patch.object(surveys, "_mean", watched):
@@ -42,17 +56,23 @@ def _watching() -> Iterator[list[tuple[Any, float, Vector]]]:
 
 
 def _game(ask: Callable[[bool, Run, Rng], Any], votes: Votes, *, tight: bool = False) -> Game:
-    """Replays of a survey, weighed by the likelihoods of its noisy answers."""
+    """Replays of a survey, weighed by the likelihoods of its noisy answers.
+
+    A survey that asks once is asked once: what it asked for is measured again and again, as one long vector.
+    """
 
     def play(canary: bool, count: int) -> Vector:
         rng, scores = generator(7 + canary), np.zeros(count)
         for place in range(count):
             with _watching() as noted:
                 ask(canary, Ledger().run(), rng)
-            scores[place] = sum(
-                log_ratio(gaussian(1.0), scale, 1.0, answer, votes(oracle, True), votes(oracle, False))
-                for oracle, scale, answer in noted
-            )
+            if len(noted) == 1:
+                (asked,) = noted
+                repeated = Repeated(asked.oracle, np.zeros(0), count)
+                answers = surveys._mean(repeated, asked.bound, asked.noise_multiplier, Ledger().run(), rng)
+                weighed: Vector = asked.weigh(answers.reshape(count, -1), votes)
+                return weighed
+            scores[place] = sum(asked.weigh(asked.answer, votes) for asked in noted)
         return scores
 
     return Game(_price(lambda spending: ask(True, spending, generator(0))), DELTA, play, tight)

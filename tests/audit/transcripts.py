@@ -8,9 +8,10 @@ where code does not keep what it states, the score is still a score.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
+from array_api_compat import array_namespace
 from scipy import stats
 
 from privopt.loop import run
@@ -18,7 +19,7 @@ from privopt.measure.line_search import LineSearch
 from privopt.measure.measurement import Carry, Measurement, Measuring, Noisy, shared_noise
 from privopt.measure.mechanisms import Mechanism, gamma_norm, gaussian, laplace
 from privopt.measure.randomness import Rng, generator
-from privopt.measure.samplers import fixed_size, poisson
+from privopt.measure.samplers import fixed_size, full_batch, poisson
 from privopt.measure.solutions import stable_solution
 from privopt.measure.sparse_vector import SparseVector
 from privopt.measure.without_mechanism import unasked
@@ -27,24 +28,25 @@ from privopt.privacy.events import DpEvent
 from privopt.recipe import Plan, Recipe
 from privopt.state import PublicState
 
+PART = 1 << 20  # numbers of the long vector of first rounds that are drawn at a time
 NOBODY = generator(0)  # for measurements that are asked for all rows and no noise
 
 
-def log_density(mechanism: Mechanism, scale: float, noise: Vector) -> float:
-    """Of this much noise, up to a constant; `scale` is noise multiplier × bound."""
+def log_density(mechanism: Mechanism, scale: float, noise: Vector) -> Any:
+    """Of this much noise, or of that in each row, up to a constant; `scale` is noise multiplier × bound."""
     match mechanism:
         case gaussian():
-            return -float(noise @ noise) / (2 * scale**2)
+            return -np.einsum("...i,...i", noise, noise) / (2 * scale**2)
         case laplace():
-            return -float(np.abs(noise).sum()) / scale
+            return -np.abs(noise).sum(axis=-1) / scale
         case gamma_norm():
-            return -math.sqrt(float(noise @ noise)) / scale
+            return -math.sqrt(noise @ noise) / scale
         case _:
             raise NotImplementedError(type(mechanism).__name__)
 
 
-def log_ratio(mechanism: Mechanism, scale: float, share: float, answer: Vector, one: Vector, other: Vector) -> float:
-    """ln of how much likelier an answer is around `one` than around `other`.
+def log_ratio(mechanism: Mechanism, scale: float, share: float, answer: Vector, one: Vector, other: Vector) -> Any:
+    """ln of how much likelier an answer is around `one` than around `other`, or each of several, one a row.
 
     If the canary takes part with probability `share` only, the rest of the data is taken to add nothing.
     """
@@ -52,9 +54,9 @@ def log_ratio(mechanism: Mechanism, scale: float, share: float, answer: Vector, 
         return log_density(mechanism, scale, answer - one) - log_density(mechanism, scale, answer - other)
     none = log_density(mechanism, scale, answer)
 
-    def seen(mean: Vector) -> float:
+    def seen(mean: Vector) -> Any:
         likelier = log_density(mechanism, scale, answer - mean) - none
-        return float(np.logaddexp(math.log1p(-share), math.log(share) + likelier))
+        return np.logaddexp(math.log1p(-share), math.log(share) + likelier)
 
     return seen(one) - seen(other)
 
@@ -90,6 +92,12 @@ class Ratio:
                 pass
             case _:
                 raise NotImplementedError(type(measuring).__name__)
+
+    def weigh_all(self, measuring: Measurement, at: PublicState, answers: Vector) -> Vector:
+        """The logarithms of many first answers, one a row."""
+        scale, share, one, other = self._means(measuring, at, 0)
+        weighed: Vector = log_ratio(measuring.mechanism, scale, share, answers, one, other)
+        return weighed
 
     def _means(
         self, measuring: Measurement | stable_solution, at: PublicState, round_: int
@@ -261,20 +269,6 @@ class Recalled:
         return getattr(self._oracle, name)
 
 
-def describe_first_round(start: Start) -> str:
-    """All that the answers of a first round depend on but noise: its slots, and what each row adds to the sum."""
-    measuring, at = _first_round(start)
-    if not isinstance(measuring, Measurement):
-        return ""
-    rows = [np.array([row]) for row in range(start.oracle.size)]
-    added = [
-        _vector(term.at(at).query(start.oracle, row, at).clipped_sum(term.at(at).clip, term.weight)).tolist()
-        for term in measuring.terms
-        for row in rows
-    ]
-    return repr((type(start.oracle).__name__, measuring, added))
-
-
 def _first_round(start: Start) -> tuple[Measuring, PublicState]:
     known, _ = start.recipe.side.at(start.parameters, start.recipe.side.start(start.parameters), 0)
     return start.recipe.measurement(0), PublicState(start.parameters, start.parameters, known)
@@ -287,11 +281,68 @@ def first_rounds(present: Start, absent: Start, seed: int = 1) -> Callable[[bool
     def play(canary: bool, count: int) -> Vector:
         start, rng = present if canary else absent, generator(2 * seed + canary)
         measuring, at = _first_round(start)
+        ratio = Ratio(present.oracle, absent.oracle, first)
+        if _hides_each_number_alone(measuring):
+            most = max(1, PART // len(start.parameters))
+            parts = [min(most, count - done) for done in range(0, count, most)]
+            return np.concatenate(
+                [ratio.weigh_all(measuring, at, _first_answers(measuring, start, at, part, rng)) for part in parts]
+            )
         oracle, scores = Recalled(start.oracle, start.parameters), np.empty(count)
         for place in range(count):
-            ratio = Ratio(present.oracle, absent.oracle, first)
+            ratio.restart()
             ratio.observe(measuring, at, 0, {}, measuring.measure(oracle, at, 0, rng))
             scores[place] = ratio.total
         return scores
 
     return play
+
+
+def _hides_each_number_alone(measuring: Measuring) -> TypeGuard[Measurement]:
+    """Whether a round has all rows, and noise that is independent from one number of the sum to the next."""
+    if not isinstance(measuring, Measurement):
+        return False
+    return isinstance(measuring.sampler, full_batch) and isinstance(measuring.mechanism, gaussian | laplace)
+
+
+def _first_answers(measuring: Measurement, start: Start, at: PublicState, count: int, rng: Rng) -> Vector:
+    """So many answers of a first round, one a row: one measurement of vectors that are repeated so often, end to end.
+
+    The real rows are clipped by their real norms, by the real clip, and their sum is repeated. The real mechanism hides it with
+    noise of the same scale on each number, which is drawn independently for each.
+    """
+    point = array_namespace(start.parameters).tile(start.parameters, (count,))
+    oracle: Any = Repeated(start.oracle, start.parameters, count)
+    noisy = measuring.measure(oracle, at._replace(current=point, previous=point), 0, rng)
+    return _vector(noisy.value).reshape(count, -1)
+
+
+class Repeated:
+    """An oracle whose vectors are those of another at one point, so often end to end, with the norm that they have once."""
+
+    def __init__(self, oracle: Any, point: Any, times: int) -> None:
+        self.size, self._oracle, self._point, self._times = oracle.size, oracle, point, times
+
+    def __call__(self, parameters: Any, rows: Rows) -> "RepeatedVectors":
+        return RepeatedVectors(self._oracle(self._point, rows), self._times)
+
+    def changes(self, parameters: Any, *asked: Any) -> "RepeatedVectors":
+        return RepeatedVectors(self._oracle.changes(self._point, *asked), self._times)
+
+
+class RepeatedVectors:
+    """Vectors so often end to end; what they are scaled and shifted by is repeated, too."""
+
+    def __init__(self, vectors: Any, times: int) -> None:
+        self._vectors, self._times = vectors, times
+
+    def scaled(self, diagonal: Any) -> "RepeatedVectors":
+        return RepeatedVectors(self._vectors.scaled(diagonal), self._times)
+
+    def shifted(self, vector: Any, weight: float = 1.0) -> "RepeatedVectors":
+        return RepeatedVectors(self._vectors.shifted(vector, weight), self._times)
+
+    def clipped_sum(self, clip: Any, weight: float = 1.0, out: Any = None) -> Any:
+        total = self._vectors.clipped_sum(clip, weight)
+        repeated = array_namespace(total).tile(total, (self._times,))
+        return repeated if out is None else out + repeated

@@ -5,6 +5,7 @@ import os
 import resource
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from privopt.cli.application import app
+from tests.processes import CONTEXT, Connection
 
 SECRET = "Zebrafish"  # stands in cells, and must not be in any output
-MEMORY = 1_500_000_000  # bytes that a process may map: the libraries alone take most of a gigabyte
+MEMORY = 700_000_000  # bytes that a process may map beside what is there at its start
 SECONDS = 60  # after which a process counts as hanging, on a slow machine too
 
 
@@ -48,26 +50,50 @@ def refused_alone(*arguments: object, memory: int = MEMORY, folder: Path | None 
 
 
 def start(
-    *arguments: object, memory: int = MEMORY, folder: Path | None = None, file_size: int | None = None, output: int | None = None
+    *arguments: object,
+    memory: int = MEMORY,
+    folder: Path | None = None,
+    file_size: int | None = None,
+    output: Callable[[], int] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in a process of its own, with limited memory and perhaps limited files."""
+    """Run a command in a process of the fork server, with limited memory and perhaps limited files, or an output of its own."""
+    pipes = [CONTEXT.Pipe(duplex=False) for _ in range(2)]
+    outputs = [there for _, there in pipes]
+    asked, limits = [*map(str, arguments)], (memory, file_size)
+    process = CONTEXT.Process(target=_limited, args=(asked, limits, folder, output, *outputs), daemon=True)
+    process.start()
+    for there in outputs:
+        there.close()
+    process.join(SECONDS)
+    assert process.exitcode is not None, "the command hangs"
+    return subprocess.CompletedProcess(asked, process.exitcode, *(_read(here) for here, _ in pipes))
 
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-        if file_size is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
 
-    return subprocess.run(
-        [sys.executable, "-c", "from privopt.cli.application import app; app()", *map(str, arguments)],
-        stdout=subprocess.PIPE if output is None else output,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=SECONDS,
-        preexec_fn=limit,
-        cwd=folder,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-    )
+def _read(pipe: Connection) -> str:
+    with pipe, os.fdopen(os.dup(pipe.fileno())) as file:
+        return file.read()
+
+
+def _limited(
+    arguments: Sequence[str],
+    limits: tuple[int, int | None],
+    folder: Path | None,
+    output: Callable[[], int] | None,
+    stdout: Connection,
+    stderr: Connection,
+) -> None:
+    os.dup2(stderr.fileno(), 2)
+    os.dup2(output() if output else stdout.fileno(), 1)
+    os.chdir(folder or ".")
+    memory, file_size = limits
+    memory += int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    if file_size is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
+    try:
+        app(arguments)
+    finally:
+        sys.stdout.flush()  # as an interpreter does at its end
 
 
 def check(stdout: str, stderr: str) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,9 @@ import pytest
 
 from privopt.durable import write_atomically
 from tests.hostile.commands import SECONDS, check, run, start, table, train, write_schema
+from tests.processes import Connection, answered, one_fork_server
+
+pytestmark = one_fork_server
 
 
 @pytest.fixture(scope="module")
@@ -51,22 +55,26 @@ def test_an_error_of_writing_names_the_file(tmp_path: Path) -> None:
     assert missing.value.filename == str(tmp_path / "none" / "a")
 
 
+def open_full() -> int:
+    return os.open("/dev/full", os.O_WRONLY)
+
+
 @pytest.mark.parametrize("command", [("methods",), ("methods", "--json"), ("show",), ("predict",)])
 def test_a_full_standard_output_is_named(trained: Path, command: tuple[str, ...]) -> None:
     places = {"show": [trained / "run"], "predict": [trained / "run", trained / "rows.csv"]}.get(command[0], [])
-    full = os.open("/dev/full", os.O_WRONLY)
-    done = start(*command, *places, output=full)
-    os.close(full)
+    done = start(*command, *places, output=open_full)
     assert done.returncode == 2
     assert done.stderr.split() == ["Error:", "standard", "output:", "No", "space", "left", "on", "device."]
 
 
-def test_an_output_that_nobody_reads_is_no_error() -> None:
+def open_unread() -> int:
     reader, writer = os.pipe()
     os.close(reader)
-    done = start("methods", output=writer)
-    os.close(writer)
-    assert done.stderr == ""
+    return writer
+
+
+def test_an_output_that_nobody_reads_is_no_error() -> None:
+    assert start("methods", output=open_unread).stderr == ""
 
 
 # ---------------------------------------------------------------- Ctrl-C
@@ -118,22 +126,27 @@ from privopt.numba_cache import compiled
 def triple(x):
     return 3.0 * x
 
-print(triple(2.0), sum(triple.stats.cache_hits.values()))
+found = triple(2.0), sum(triple.stats.cache_hits.values())
 """
+
+
+def run_compiled(connection: Connection, program: Path, cache: Path) -> None:
+    import numba
+
+    numba.config.CACHE_DIR = str(cache)  # type: ignore[attr-defined]  # made of the environment
+    connection.send(runpy.run_path(str(program))["found"])
 
 
 def test_damaged_files_of_the_compiler_are_compiled_anew(tmp_path: Path) -> None:
     (tmp_path / "triple.py").write_text(COMPILED)
     cache = tmp_path / "cache"
 
-    def triple() -> list[str]:
-        environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache)}
-        done = subprocess.run([sys.executable, "triple.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.split()
+    def triple() -> tuple[float, int]:
+        found: tuple[float, int] = answered(run_compiled, tmp_path / "triple.py", cache)
+        return found
 
-    assert triple() == ["6.0", "0"]
-    assert triple() == ["6.0", "1"]
+    assert triple() == (6.0, 0)
+    assert triple() == (6.0, 1)
     rng = np.random.default_rng(0)
     for path in sorted(path for path in cache.rglob("*") if path.is_file()):
         content = path.read_bytes()
@@ -141,5 +154,5 @@ def test_damaged_files_of_the_compiler_are_compiled_anew(tmp_path: Path) -> None
         flipped[int(rng.integers(len(content) // 2, len(content)))] ^= 16
         for damaged in (b"", b"garbage", content[:-10], bytes(len(content)), bytes(flipped)):
             path.write_bytes(damaged)
-            assert triple() == ["6.0", "0"]
-    assert triple() == ["6.0", "1"]
+            assert triple() == (6.0, 0)
+    assert triple() == (6.0, 1)

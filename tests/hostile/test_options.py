@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.hostile.commands import refused, refused_alone, run, table, train, write_schema
+from tests.processes import one_fork_server
 
 ACCOUNT = ("account", "--n", 60_000)
 SAMPLED = (*ACCOUNT, "--batch", 100)
@@ -75,6 +76,7 @@ def test_settings_beyond_the_limits_are_refused_and_leave_nothing(
     assert not out.exists()
 
 
+@one_fork_server
 def test_so_many_rounds_take_no_memory(data: Path) -> None:
     assert "rounds is" in refused_alone(*train(data, "--rounds", 999_999_999_999))
 

@@ -260,7 +260,7 @@ class Slow:
         """One gradient at a time."""
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if self.random:  # what is dropped is drawn for a batch
-            torch.manual_seed(self._seed)
+            torch.default_generator.manual_seed(self._seed)
             losses = squared(model(*inputs), targets)
         rows = []
         for i in range(len(targets)):
@@ -346,7 +346,7 @@ class _Check:
     def _quickly(self, points: Iterator[Tensor], vectors: Iterator[Tensor], steps: tuple[Step, ...], rows: Any) -> Any:
         """The same from the engine."""
         if not steps:
-            torch.manual_seed(self.case.batch.seed)
+            torch.default_generator.manual_seed(self.case.batch.seed)
             return self._asked(self.oracle(next(points).clone(), rows))
         grads, step = self._quickly(points, vectors, steps[:-1], rows), steps[-1]
         if isinstance(step, Minus):

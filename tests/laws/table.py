@@ -204,6 +204,11 @@ def order_of(clip: str) -> Literal[1, 2]:
 
 FITTING = [(clip, mechanism) for clip in CLIPS for mechanism in MECHANISMS if order_of(clip) == MECHANISMS[mechanism](1.0).order]
 COMPOSITIONS = [(sampler, query, clip, mechanism) for sampler in SAMPLERS for query in QUERIES for clip, mechanism in FITTING]
+TURNS = [  # queries take turns: each meets every sampler, and every clip with its mechanism
+    (sampler, list(QUERIES)[(place + turn) % len(QUERIES)], *fitting)
+    for place, sampler in enumerate(SAMPLERS)
+    for turn, fitting in enumerate(FITTING)
+]
 UNPRICED = [names for names in COMPOSITIONS if names[0] == "fixed_size" and names[3] != "gaussian"]  # by dp-accounting 0.6
 
 

@@ -21,6 +21,7 @@ from tests.laws.table import (
     MECHANISMS,
     NEIGHBOURS,
     SAMPLERS,
+    TURNS,
     UNPRICED,
     composed,
 )
@@ -38,6 +39,7 @@ def drawn(sampler: Sampler, size: int, rng: Rng) -> Vector:
 
 
 every_composition = pytest.mark.parametrize("names", COMPOSITIONS, ids="-".join)
+queries_in_turn = pytest.mark.parametrize("names", TURNS, ids="-".join)  # noise is added to a sum, whatever was asked
 
 
 # ---------------------------------------------------------------- law 2
@@ -83,7 +85,7 @@ def test_every_mechanism_has_a_check_of_its_noise() -> None:
     assert set(NOISE_CHECKS) == set(MECHANISMS)
 
 
-@every_composition
+@queries_in_turn
 def test_noise_on_the_mean_is_relative_to_the_bound_and_to_the_expected_size(names: tuple[str, str, str, str]) -> None:
     noisy = composed(names, SIZE, bound=1.5, noise_multiplier=2.0)
     scale = EXPECTED_SIZE[names[0]]
@@ -133,7 +135,7 @@ def neighbouring(name: str) -> tuple[Given, Given]:
     return Given(FAR), Given(changed)
 
 
-@every_composition
+@queries_in_turn
 def test_answers_on_neighbouring_data_differ_by_no_more_than_the_accountant_claims(names: tuple[str, str, str, str]) -> None:
     measurement = composed(names, len(FAR), bound=1.0, noise_multiplier=1.0)
     rounds = 3 if names[0] == "disjoint_batches" else 1

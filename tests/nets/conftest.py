@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from privopt.privacy.calibration import calibrate
+from tests.accounting import quick_prices
+
+__all__ = ["quick_prices"]
 
 collect_ignore_glob = [] if find_spec("torch") else ["test_*.py"]
 _known: dict[str, float] = {}

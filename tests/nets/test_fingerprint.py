@@ -1,8 +1,6 @@
 """A killed run goes on with the same data only: all of them are compared, whatever holds them."""
 
 import random
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -12,6 +10,7 @@ from torch.utils.data import Dataset
 
 from privopt.errors import InputError
 from privopt.nets.data import content
+from tests.processes import Connection, answered, one_fork_server
 
 
 class Rows(Dataset[Any]):
@@ -34,11 +33,14 @@ def test_any_example_counts(kind: str) -> None:
     assert content(Rows(kind, changed=7)) != content(Rows(kind))
 
 
+def find(connection: Connection, kind: str) -> None:
+    connection.send(content(Rows(kind)))
+
+
+@one_fork_server
 @pytest.mark.parametrize("kind", ["tensors", "arrays"])
 def test_another_process_finds_the_same(kind: str) -> None:
-    code = f"from tests.nets.test_fingerprint import *; print(content(Rows({kind!r})))"
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert printed.strip() == content(Rows(kind))
+    assert answered(find, kind) == content(Rows(kind))
 
 
 def test_examples_that_are_drawn_anew_are_drawn_alike() -> None:

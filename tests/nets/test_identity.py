@@ -6,7 +6,6 @@ import importlib.util
 import os
 import random
 import re
-import subprocess
 import sys
 import types
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from privopt.nets.identity import identify, probe_model
 from privopt.perexample.networks import TorchOracle
 from privopt.perexample.networks.rng import global_generators, seed_all
 from tests.problems import tensor_rows
+from tests.processes import Connection, answered, one_fork_server
 from tests.stopped import StopAt, Stopped
 
 WEIGHT = 1.0
@@ -236,11 +236,16 @@ def test_modules_of_torch_are_told_by_their_values(layer: nn.Module) -> None:
     assert identify(values=False, model=layer) == code
 
 
+def find(connection: Connection) -> None:
+    connection.send((hash("a word"), identify(model=Network(), loss=Weighted(2.0), more=with_global)))
+
+
+@one_fork_server
 def test_another_process_finds_the_same() -> None:
-    code = "from tests.nets.test_identity import *; print(identify(model=Network(), loss=Weighted(2.0), more=with_global))"
-    other = {**os.environ, "PYTHONHASHSEED": "1"}
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=other).stdout
-    assert printed.strip() == identify(model=Network(), loss=Weighted(2.0), more=with_global)
+    """The fork server is a program of its own, with a seed of its own for the hashes of words."""
+    other_hash, found = answered(find)
+    assert found == identify(model=Network(), loss=Weighted(2.0), more=with_global)
+    assert other_hash != hash("a word") or "PYTHONHASHSEED" in os.environ
 
 
 # ---------------------------------------------------------------- an identity does not change by itself

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -28,7 +27,8 @@ from privopt.runs.model import SavedModel
 from privopt.runs.request import Request
 from privopt.training.settings import Settings
 from tests.problems import patients, patients_request, write_rows
-from tests.runs.test_runs import SCRIPT
+from tests.processes import one_fork_server, started
+from tests.runs.test_runs import begin_or_go_on
 from tests.stopped import StopAt, Stopped
 
 pytest.importorskip("torch")
@@ -157,20 +157,17 @@ def test_an_interrupted_run_goes_on_bit_for_bit_and_pays_once(tmp_path: Path, mo
     assert not resumed.checkpoint.exists()
 
 
+@one_fork_server
 def test_a_killed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
     file = patients(tmp_path / "patients.csv", 2000)
     asked = patients_request(file, model="mlp:8", settings=Settings(rounds=120))
-    (tmp_path / "order.json").write_text(json.dumps(asked.to_json()))
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "order.json"), str(tmp_path / "killed")]
-    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE)
+    process = started(begin_or_go_on, asked, tmp_path / "killed")
     ledger = tmp_path / "killed" / "ledger.jsonl"
-    while process.poll() is None and (
-        not ledger.exists() or ledger.read_bytes().count(b"\n") < 3
-    ):  # its head, the scales, rounds
+    while process.is_alive() and (not ledger.exists() or ledger.read_bytes().count(b"\n") < 3):  # its head, the scales, rounds
         time.sleep(0.002)
     process.kill()
-    _, errors = process.communicate()
-    assert process.returncode == -signal.SIGKILL, errors.decode()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     assert 0 < Ledger.read(ledger).epsilon() <= 2.0
     same(runs.resume(tmp_path / "killed").model(), runs.start(asked, tmp_path / "whole").model())
 
@@ -210,7 +207,12 @@ def test_linear_runs_and_predictions_of_networks_do_without_torch(tmp_path: Path
     file = patients(tmp_path / "patients.csv", 1000)
     runs.start(patients_request(file, model="mlp:8", settings=SHORT), tmp_path / "network")
     (tmp_path / "order.json").write_text(json.dumps(patients_request(file).to_json()))
-    code = SCRIPT + (
+    code = (
+        "import json, sys\n"
+        "from pathlib import Path\n"
+        "from privopt.runs import execution as runs\n"
+        "from privopt.runs.request import Request\n"
+        "runs.start(Request.from_json(json.loads(Path(sys.argv[1]).read_text())), Path(sys.argv[2]))\n"
         "from privopt import datasets\nfrom privopt.runs.folder import RunFolder\n"
         "model = RunFolder.open(Path(sys.argv[3])).model()\n"
         "assert model.hidden\n"

@@ -6,8 +6,6 @@ import os
 import shutil
 import signal
 import stat
-import subprocess
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -27,6 +25,7 @@ from privopt.runs.model import SavedModel
 from privopt.runs.request import Request
 from privopt.training.settings import Settings
 from tests.problems import patients, patients_request, write_rows
+from tests.processes import one_fork_server, started
 from tests.stopped import StopAt, Stopped
 
 
@@ -100,27 +99,20 @@ def test_other_formats_train_too(tmp_path: Path, kind: str) -> None:
 
 # ---------------------------------------------------------------- killed and resumed
 
-SCRIPT = """
-import sys
-from pathlib import Path
-from privopt.runs import execution as runs
-from privopt.runs.request import Request
-import json
-folder = Path(sys.argv[2])
-if folder.exists():
-    runs.resume(folder)
-else:
-    runs.start(Request.from_json(json.loads(Path(sys.argv[1]).read_text())), folder)
-"""
+
+def begin_or_go_on(asked: Request, folder: Path) -> None:
+    """What a process does that may be killed."""
+    if folder.exists():
+        runs.resume(folder)
+    else:
+        runs.start(asked, folder)
 
 
+@one_fork_server
 def test_a_run_killed_at_any_moment_resumes_within_its_budget_to_the_same_model(tmp_path: Path) -> None:
     file = patients(tmp_path / "patients.csv", 20_000)
     asked = patients_request(file, schema=None, settings=Settings(rounds=4000))
-    (tmp_path / "order.json").write_text(json.dumps(asked.to_json()))
     whole = runs.start(asked, tmp_path / "whole")
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "order.json"), str(tmp_path / "killed")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     deaths = 0
     rng = np.random.default_rng(0)
 
@@ -130,16 +122,16 @@ def test_a_run_killed_at_any_moment_resumes_within_its_budget_to_the_same_model(
 
     for patience in (0.0, 0.05, 0.3, 1.0, None):  # seconds after its first write until a process is killed; the last is not
         before = written()
-        process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
-        while patience is not None and process.poll() is None and written() == before:
+        process = started(begin_or_go_on, asked, tmp_path / "killed")
+        while patience is not None and process.is_alive() and written() == before:
             time.sleep(0.002)
         if patience is not None:
             time.sleep(patience * float(rng.uniform(0.5, 1.5)))
             process.kill()
-        _, errors = process.communicate()
-        if process.returncode == 0:
+        process.join()
+        if process.exitcode == 0:
             break
-        assert process.returncode == -signal.SIGKILL, errors.decode()
+        assert process.exitcode == -signal.SIGKILL
         deaths += 1
         held = Ledger.read(tmp_path / "killed" / "ledger.jsonl")
         assert not held.entries or held.epsilon() <= 2.0

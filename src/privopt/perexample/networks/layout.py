@@ -5,6 +5,7 @@ Order and names are those of `named_parameters()`; a shared parameter occurs onc
 
 import tempfile
 from typing import IO
+from weakref import finalize
 
 import numpy as np
 import torch
@@ -121,6 +122,7 @@ class Stored:
             self._dtype = numbers.dtype
             try:
                 self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # it is there as long as this object
+                finalize(self, self._file.close)
                 numbers.tofile(self._file)
                 self._file.flush()
             except OSError:  # no room
