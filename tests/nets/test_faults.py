@@ -19,7 +19,7 @@ from privopt import Budget, Ledger, fit
 from privopt.errors import InputError
 from privopt.measure.measurement import OpenRound
 from privopt.measure.mechanisms import gaussian
-from privopt.nets import Private, loops, make_private
+from privopt.nets import Private, attachment, make_private
 from privopt.nets.loading import Examples
 from privopt.perexample.networks import TorchGrads, torch_oracle
 from privopt.perexample.networks.tape import Tape
@@ -67,8 +67,8 @@ def released(monkeypatch: pytest.MonkeyPatch) -> Released:
 @pytest.fixture
 def _model_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check of a model comes before anything that raises here, and there is one model: its answer is kept."""
-    for module in (loops, torch_oracle):
-        monkeypatch.setattr(module, "check_model", kept(module.check_model))
+    for module, name in ((attachment, "check_model"), (torch_oracle, "check_with_small_tables")):
+        monkeypatch.setattr(module, name, kept(getattr(module, name)))
 
 
 def kept(call: Callable[..., Any]) -> Callable[..., Any]:
