@@ -173,7 +173,7 @@ def papers_srm(found: dict[str, Any]) -> str:
                 runs = _runs(table_, kind, row)
                 seconds = sum(run["cpu_seconds"] for run in runs) / len(runs)
                 cells = [f"{runs[0]['rounds']} × {runs[0]['batch']}", _mean_score(runs, 2), f"{seconds:.0f} s"]
-                published = table_["published"].get(row)
+                published = table_["published"].get(row.partition(", γ")[0])
                 rows.append([f"{table_['epsilon']:g}", kind, row, *cells, "" if published is None else f"{published:g}"])
     heads = ["ε", "settings", "method", "rounds × batch", "test error, %", "CPU time of a run", "published"]
     return table(heads, rows)
@@ -221,6 +221,8 @@ PAGES: dict[str, dict[Part, str]] = {
     "federated.md": {federated: "federated"},
     "defaults.md": {tables: "tables"},
     "benchmarks.md": {networks: "speed", memory: "speed", linear: "speed"},
+    "methods/adadps.md": {papers_adadps: "papers_networks"},
+    "methods/dp_srm.md": {papers_srm: "papers_networks"},
     "networks.md": {network_memory: "network_memory"},
 }  # the parts of each page, and their files of results
 
