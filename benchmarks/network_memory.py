@@ -1,6 +1,6 @@
 """What `fit` holds of a large embedding, and how long its step takes beside the plain one.
 
-    python benchmarks/network_memory.py [--json benchmarks/results/network_memory.json]
+    python benchmarks/network_memory.py [--only held|ratio] [--json benchmarks/results/network_memory.json]
 
 The network is a table of a million rows of 64 numbers and a linear layer; a batch has 1024 examples of 8 ids. Each fit runs in
 a process of its own: `held` is the most memory that it takes, the network's own included, in multiples of the parameters.
@@ -106,26 +106,35 @@ def ratio(method: str, sparse: bool, repeats: int) -> dict[str, float]:
     return {"plain_seconds": round(plain_seconds, 3), "ratio": round(private / plain_seconds, 2)}
 
 
+def hold_apart(method: str, kind: str, _: int) -> dict[str, float]:
+    """What a fit in a process of its own holds."""
+    again = [sys.executable, __file__, "--hold", method, kind]
+    return {"held": round(float(subprocess.run(again, check=True, capture_output=True, text=True).stdout), 2)}
+
+
 def main() -> None:
-    """Measure, print and write."""
+    """Measure, print and write; what the file holds of the other part stays."""
+    parts = {"held": hold_apart, "ratio": lambda method, kind, repeats: ratio(method, kind == "sparse", repeats)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hold", nargs=2, metavar=("METHOD", "sparse|dense"), help="run one fit and print what it held")
+    parser.add_argument("--only", choices=list(parts), help="this part; both unless told otherwise")
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--json", type=Path, default=None)
     given = parser.parse_args()
     if given.hold:
         print(hold(given.hold[0], given.hold[1] == "sparse"))
         return
-    found: dict[str, Any] = {}
+    before = given.json is not None and given.json.exists()
+    found: dict[str, Any] = json.loads(given.json.read_text())["fits"] if before else {}
     for method in METHODS:
         for kind in ("dense", "sparse"):
-            again = [sys.executable, __file__, "--hold", method, kind]
-            held = float(subprocess.run(again, check=True, capture_output=True, text=True).stdout)
-            found[f"{method}, {kind}"] = {"held": round(held, 2), **ratio(method, kind == "sparse", given.repeats)}
-            print(f"{method:8s} {kind:6s} {found[f'{method}, {kind}']}", flush=True)
-    if given.json is not None:
-        command = f"python benchmarks/network_memory.py --repeats {given.repeats}"
-        given.json.write_text(json.dumps({"command": command, "machine": machine(), "fits": found}, indent=1) + "\n")
+            row = found.setdefault(f"{method}, {kind}", {})
+            for part in [given.only] if given.only else parts:
+                row.update(parts[part](method, kind, given.repeats))
+            print(f"{method:8s} {kind:6s} {row}", flush=True)
+            if given.json is not None:
+                command = f"python benchmarks/network_memory.py --repeats {given.repeats}"
+                given.json.write_text(json.dumps({"command": command, "machine": machine(), "fits": found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -156,6 +156,83 @@ def _cell(rows: list[dict[str, Any]] | None) -> str:
     return " / ".join(f"{score:.3f}" for score in scores) + f" ({len(rows)})"
 
 
+# ---------------------------------------------------------------- the papers' networks
+
+ADADPS_TABLES = {
+    "autoencoder": "MNIST autoencoder, test loss × 100 (lower is better)",
+    "classification": "MNIST classification, perceptron, test accuracy",
+    "tags": "tags of posts, 10,000 × 500 linear, test accuracy",
+    "lstm": "IMDB reviews, LSTM, test accuracy",
+}
+KINDS = ("paper", "ours")
+
+
+def papers_adadps(found: dict[str, Any]) -> str:
+    """Each row by the paper's settings and by ours, beside what was published."""
+    parts = []
+    for name, title in ADADPS_TABLES.items():
+        if (table_ := found["tables"].get(name)) is None:
+            continue
+        rows = [
+            [row, f"{published:g}", *(_mean_score(_runs(table_, kind, row)) for kind in KINDS)]
+            for row, published in table_["published"].items()
+        ]
+        heads = ["", "published", "the paper's settings", "ours"]
+        about = f"**{title}**, ε = {table_['epsilon']:g}. {_rounds(table_)}"
+        parts.append(f"{about}\n\n{table(heads, rows)}")
+    return "\n\n".join(parts)
+
+
+def papers_srm(found: dict[str, Any]) -> str:
+    """DP-SRM and DP-SGD: error, rounds and time."""
+    rows = []
+    for name, table_ in found["tables"].items():
+        for kind in KINDS if name.startswith("srm") else ():
+            for row in dict.fromkeys(run["row"] for run in table_["runs"] if run["settings"] == kind):
+                runs = _runs(table_, kind, row)
+                seconds = sum(run["cpu_seconds"] for run in runs) / len(runs)
+                cells = [f"{runs[0]['rounds']} × {runs[0]['batch']}", _mean_score(runs, 2), f"{seconds:.0f} s"]
+                published = table_["published"].get(row.partition(", γ")[0])
+                rows.append([f"{table_['epsilon']:g}", kind, row, *cells, "" if published is None else f"{published:g}"])
+    heads = ["ε", "settings", "method", "rounds × batch", "test error, %", "CPU time of a run", "published"]
+    return table(heads, rows)
+
+
+def _runs(table_: dict[str, Any], kind: str, row: str) -> list[dict[str, Any]]:
+    return [run for run in table_["runs"] if (run["settings"], run["row"]) == (kind, row)]
+
+
+def _mean_score(runs: list[dict[str, Any]], digits: int = 3) -> str:
+    """Mean ± deviation, and in brackets the number of seeds."""
+    if not runs:
+        return "not run"
+    scores = [run["score"] for run in runs]
+    mean = sum(scores) / len(scores)
+    spread = (sum((score - mean) ** 2 for score in scores) / len(scores)) ** 0.5
+    return f"{mean:.{digits}f}" + (f" ± {spread:.{digits}f}" if len(scores) > 1 else "") + f" ({len(scores)})"
+
+
+def _rounds(table_: dict[str, Any]) -> str:
+    """The rounds, batches and ε of both kinds of settings."""
+    said = []
+    for kind, words in zip(KINDS, ("the paper's settings", "ours"), strict=True):
+        if runs := [run for run in table_["runs"] if run["settings"] == kind]:
+            spent = max(run["epsilon"] for run in runs)
+            said.append(
+                f"{words}: {runs[0]['rounds']} rounds of {runs[0]['batch']}, noise {runs[0]['noise']:.2f}, ε = {spent:.2f}"
+            )
+    return f"{'; '.join(said).capitalize()}. In brackets the seeds." if said else ""
+
+
+def network_memory(found: dict[str, Any]) -> str:
+    """What fit holds of a large table, and the time of a step."""
+    rows = [
+        [name, f"{fit['held']:.2f} ×", f"{fit['ratio']:.2f} ×" if "ratio" in fit else "–"] for name, fit in found["fits"].items()
+    ]
+    heads = ["method, gradient of the table", "memory of `fit`, the model's own included", "private step beside the plain one"]
+    return f"`{found['command']}`, in multiples of the parameters' memory, and of CPU time:\n\n{table(heads, rows)}"
+
+
 # ---------------------------------------------------------------- pages
 
 PAGES: dict[str, dict[Part, str]] = {
@@ -164,6 +241,9 @@ PAGES: dict[str, dict[Part, str]] = {
     "images.md": {images: "images"},
     "defaults.md": {tables: "tables"},
     "benchmarks.md": {networks: "speed", memory: "speed", linear: "speed"},
+    "methods/adadps.md": {papers_adadps: "papers_networks"},
+    "methods/dp_srm.md": {papers_srm: "papers_networks"},
+    "networks.md": {network_memory: "network_memory"},
 }  # the parts of each page, and their files of results
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import privopt.loop
+import privopt.state
 from privopt.checkpoint import Checkpoint
 from privopt.durable import write_atomically
 from privopt.errors import BudgetExceeded, InputError, LedgerError
@@ -231,6 +232,20 @@ def test_an_interrupted_run_of_every_method_goes_on_to_the_same_model_and_pays_o
                 train(tmp_path, recipe, stop_after=stop)
     np.testing.assert_array_equal(train(tmp_path, recipe).parameters, whole.parameters)
     assert Ledger.read(tmp_path / "ledger").event == whole.event
+
+
+@pytest.mark.usefixtures("checkpoint_every_round")
+@pytest.mark.parametrize("name", [name for name in ROW_METHODS if SAMPLES[name](12, 0.3).rounds > 1])
+def test_a_run_whose_vectors_move_part_by_part_is_the_run_also_when_it_is_interrupted(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rules change their memory in place, so a checkpoint must not share it, nor an iterate that a method looks back at."""
+    recipe = SAMPLES[name](12, 0.3)
+    whole = run(recipe, oracle(), START, rng=generator(7))
+    monkeypatch.setattr(privopt.state, "PART", 3)
+    with pytest.raises(Stopped):
+        train(tmp_path, recipe, stop_after=1)
+    np.testing.assert_array_equal(train(tmp_path, recipe).parameters, whole.parameters)
 
 
 @pytest.mark.usefixtures("checkpoint_every_round")

@@ -217,6 +217,8 @@ class Recipe:
             if self.regularizer is not None:
                 direction = direction + self.regularizer.gradient(parameters)
             step, _ = self.update.step(direction, self.update.start(parameters), 0, known)
+            if callable(step.towards):
+                step.towards(slice(0, 1))
         if not math.isfinite(step.rate):
             raise CompositionError(f"the first step has the rate {step.rate}, but it is a finite number.")
 

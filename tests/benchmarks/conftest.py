@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 import pytest
 
-collect_ignore = [] if find_spec("torch") else ["test_networks.py"]
+collect_ignore = [] if find_spec("torch") else ["test_networks.py", "test_papers_networks.py"]
 
 
 @pytest.fixture(autouse=True)

@@ -199,6 +199,14 @@ def test_a_release_rule_answers_after_any_number_of_rounds(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RELEASES)
+@pytest.mark.parametrize("part", [1, 2])
+def test_a_large_iterate_is_kept_part_by_part_as_it_is_whole(name: str, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, _ = released(name, 9, 1, ITERATES)
+    monkeypatch.setattr(privopt.state, "PART", part)
+    np.testing.assert_array_equal(released(name, 9, 1, ITERATES)[0], whole)
+
+
+@pytest.mark.parametrize("name", RELEASES)
 def test_a_release_rule_leaves_the_iterates_as_they_are(name: str) -> None:
     rule, iterates = RELEASES[name], ITERATES.copy()
     state = rule.start(START, 9, generator(1))

@@ -33,7 +33,7 @@ from privopt.postprocess.side_information import (
     public_moments,
     public_rms,
 )
-from privopt.postprocess.updates import mirror_mix, projected, public_adam, public_rmsprop, rmsprop, sgd, warm_up
+from privopt.postprocess.updates import adam, mirror_mix, projected, public_adam, public_rmsprop, rmsprop, sgd, warm_up
 from privopt.privacy.budget import Budget
 from privopt.privacy.calibration import calibrate
 from privopt.privacy.ledger import Ledger
@@ -342,10 +342,11 @@ def test_what_does_not_fit_is_refused_before_anything_is_paid_or_read(name: str)
     "recipe",
     [
         lambda: plain(update=sgd(None)),  # type: ignore[arg-type]
+        lambda: plain(update=adam(0.1, ceiling="low")),  # type: ignore[arg-type]
         lambda: plain(estimate=recursive_momentum("all")),  # type: ignore[arg-type]
         lambda: plain(regularizer=ridge(0.1, [1.0, 1.0])),
     ],
-    ids=["no learning rate", "no carry", "a list as a mask"],
+    ids=["no learning rate", "no number as a ceiling", "no carry", "a list as a mask"],
 )
 def test_what_fails_on_the_public_side_fails_before_anything_is_paid_or_read(recipe: Callable[[], Recipe]) -> None:
     ledger = Ledger()

@@ -1,6 +1,7 @@
 """`fit` and `make_private`: the same guarantee, the user's own model, and ordinary training where nothing is hidden."""
 
 import functools
+import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+import privopt.state
 from privopt import Budget, Ledger, run
 from privopt.errors import InputError, LedgerError, PrivoptWarning
 from privopt.measure.clips import l2
@@ -23,9 +25,11 @@ from privopt.measure.samplers import poisson
 from privopt.methods.dp_adam import dp_adam
 from privopt.methods.dp_rmsprop import dp_rmsprop
 from privopt.methods.dp_sgd import dp_sgd
-from privopt.nets import fit, make_private
+from privopt.nets import fit, make_private, network_run
 from privopt.nets.data import MEMORY, physical_batch_size
 from privopt.perexample.networks import TorchOracle
+from privopt.perexample.networks.layout import Stored
+from privopt.postprocess.release import average
 from privopt.privacy.events import PoissonSampledDpEvent, atoms
 from privopt.recipe import Recipe
 from privopt.state import PublicState
@@ -249,6 +253,41 @@ def test_resuming_on_other_data_is_refused(tmp_path: Path) -> None:
         fit(network(), nn.CrossEntropyLoss(), (x, y), **settings, progress=StopAt(1))
     with pytest.raises(InputError, match="not those that this run began with"):
         fit(network(), nn.CrossEntropyLoss(), (x + 1, y), **settings)
+
+
+# ---------------------------------------------------------------- large models
+
+
+@pytest.mark.parametrize("settings", [{}, {"method": "dp-srm", "options": {"change_bound": 0.1, "refresh": 0.2}}], ids=str)
+def test_a_large_network_moves_part_by_part_as_it_does_whole(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces, whose gradients are computed where the iterate is; DP-SRM looks back at the iterate before."""
+
+    def trained() -> Tensor:
+        model = network()
+        fit(
+            model, nn.CrossEntropyLoss(), data(200), budget=BUDGET, rounds=6, batch_size=60, learning_rate=0.5, clip_bound=1.0,
+            physical_batch_size=16, release=average("last half"), seed=5, **settings,
+        )  # fmt: skip
+        return flat_parameters(model)
+
+    whole = trained()
+    monkeypatch.setattr(privopt.state, "PART", 50)
+    torch.testing.assert_close(trained(), whole, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("kept", ["in memory", "in a file", "in memory, as the disk is full"])
+def test_a_run_that_fails_gives_the_model_its_start_values_back(kept: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kept != "in memory":
+        monkeypatch.setattr(network_run, "Stored", partial(Stored, large=0))
+    if "full" in kept:
+        monkeypatch.setattr(tempfile, "TemporaryFile", partial(open, "/dev/full", "wb"))
+    model = network()
+    before = flat_parameters(model).clone()
+    with pytest.raises(Stopped):
+        fit(
+            model, nn.CrossEntropyLoss(), data(200), budget=BUDGET, rounds=6, batch_size=60, learning_rate=0.5, progress=StopAt(3)
+        )
+    assert torch.equal(flat_parameters(model), before)
 
 
 # ---------------------------------------------------------------- datasets

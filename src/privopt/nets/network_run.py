@@ -40,8 +40,8 @@ def run_network(
             with torch.enable_grad():  # as in the user's own code
                 progress(done)
 
-    with training_mode(oracle.model), global_generators(oracle.layout.device), torch.no_grad():
-        begun = Stored(oracle.flat.vector)
+    device = oracle.layout.device
+    with Stored(oracle.flat.vector) as begun, training_mode(oracle.model), global_generators(device), torch.no_grad():
         try:
             result = run(
                 recipe, repeatable, oracle.flat.vector, spending=spending, rng=rng, checkpoint=checkpoint, progress=advance

@@ -25,7 +25,10 @@ class ReleaseRule(Protocol):
         ...
 
     def observe(self, state: State, round_: int, rounds: int, parameters: Any) -> State:
-        """The state after a round with this iterate. The loop moves iterates in place, so an early one is kept as a copy."""
+        """The state after a round with this iterate. The loop moves iterates in place, so an early one is kept as a copy.
+
+        The state that is given may be changed in place: it is the rule's own, and is not asked again.
+        """
         ...
 
     def select(self, state: State) -> Any:

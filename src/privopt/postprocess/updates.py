@@ -60,7 +60,7 @@ State = dict[str, Any]  # arrays by name; empty for a rule without state
 
 
 class Step(NamedTuple):
-    """θ ← θ − rate · along, where `towards` is the vector `along`, or computes it at some places."""
+    """θ ← θ − rate · along, where `towards` is the vector `along`, or a function that computes it at some places."""
 
     rate: float
     towards: Any
@@ -102,7 +102,10 @@ class UpdateRule(Protocol):
         ...
 
     def step(self, direction: Any, state: State, round_: int, known: Known = NOTHING) -> tuple[Step, State]:
-        """The step from the iterate, and the next state; `known` is the side information of the round."""
+        """The step from the iterate, and the next state; `known` is the side information of the round.
+
+        The state that is given may be changed in place: it is the rule's own, and is not asked again. All else stays as it is.
+        """
         ...
 
 

@@ -4,8 +4,9 @@ Order and names are those of `named_parameters()`; a shared parameter occurs onc
 """
 
 import tempfile
-from typing import IO
-from weakref import finalize
+from contextlib import suppress
+from types import TracebackType
+from typing import IO, Self
 
 import numpy as np
 import torch
@@ -110,27 +111,39 @@ LARGE = 1 << 24  # numbers of a vector that is kept in a file
 class Stored:
     """The values of a vector, for later; those of a large one in a temporary file without a name, as far as there is room.
 
-    >>> stored = Stored(torch.arange(3.0), large=0)
-    >>> stored.vector()
+    >>> with Stored(torch.arange(3.0), large=0) as stored:
+    ...     stored.vector()
     tensor([0., 1., 2.])
     """
 
     def __init__(self, vector: Tensor, *, large: int = LARGE) -> None:
-        self._device, self._vector = vector.device, None if vector.numel() >= large else vector
+        self._vector: Tensor | None = vector
+        if vector.numel() < large:
+            return
+        numbers = vector.detach().cpu().numpy()
+        self._size, self._dtype, self._device = numbers.size, numbers.dtype, vector.device
+        self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # it is closed with this object
+        try:
+            self._file.write(numbers)  # type: ignore[arg-type]  # an array is a buffer
+            self._file.flush()
+        except OSError:  # no room
+            with suppress(OSError):  # of what was not written
+                self._file.close()
+            return
+        self._vector = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._vector is None:
-            numbers = vector.detach().cpu().numpy()
-            self._dtype = numbers.dtype
-            try:
-                self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # it is there as long as this object
-                finalize(self, self._file.close)
-                numbers.tofile(self._file)
-                self._file.flush()
-            except OSError:  # no room
-                self._vector = vector
+            self._file.close()
 
     def vector(self) -> Tensor:
         """The values."""
         if self._vector is not None:
             return self._vector
+        numbers = np.empty(self._size, self._dtype)
         self._file.seek(0)
-        return torch.from_numpy(np.fromfile(self._file, self._dtype)).to(self._device)
+        self._file.readinto(numbers)  # type: ignore[attr-defined]
+        return torch.from_numpy(numbers).to(self._device)

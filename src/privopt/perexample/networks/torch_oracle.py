@@ -19,7 +19,7 @@ from privopt.perexample.networks.examples import (
     move_to_device,
     rows_of,
 )
-from privopt.perexample.networks.isolation.model_check import check_model
+from privopt.perexample.networks.isolation.small_tables import check_with_small_tables
 from privopt.perexample.networks.layout import FlatParameters, Layout
 from privopt.perexample.networks.loss_modules import Loss, check_targets, per_example
 from privopt.perexample.networks.model_state import at_least_float32
@@ -99,7 +99,8 @@ class TorchOracle:
                 "model, or freeze them: loss.requires_grad_(False)."
             )
         if check and self._size:
-            output, self.copies, self.doubts = check_model(self._recorder, self.loss, *self._read(slice(0, 1)))
+            one = self._read(slice(0, 1))
+            output, self.copies, self.doubts = check_with_small_tables(self._recorder, self.loss, *one)
             if isinstance(output, Tensor) and isinstance(targets, Tensor):
                 check_targets(loss, output.detach()[:1].expand(self._size, *output.shape[1:]), targets)
 
