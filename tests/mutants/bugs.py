@@ -469,13 +469,6 @@ BUGS = (
         ("tests/perexample/networks/test_exact.py",),
     ),
     Bug(
-        "readings not verified",
-        "perexample/networks/fallback.py",
-        "if len(readings) == 1 or _adds_up(",
-        "if True or _adds_up(",
-        ("tests/nets/test_isolation.py",),
-    ),
-    Bug(
         "isolation skipped",
         "perexample/networks/isolation/model_check.py",
         "doubts += check_isolation(",
@@ -515,13 +508,6 @@ BUGS = (
         "perexample/networks/isolation/one_by_one.py",
         "with Watch(size, change=place):",
         "with Watch(size):",
-        ("tests/nets/test_isolation.py",),
-    ),
-    Bug(
-        "readings chosen by the batch's values",
-        "perexample/networks/fallback.py",
-        "trial = replace(call, arguments=_random_numbers(call.arguments), results=_random_numbers(call.results))",
-        "trial = call",
         ("tests/nets/test_isolation.py",),
     ),
     Bug(

@@ -18,7 +18,7 @@ from privopt.perexample.networks import TorchOracle, per_example_gradients
 from tests.problems import cross_entropies, tanh_network, tensor_rows
 
 BUDGET = Budget(3.0, 1e-5)
-MIXED = "depends on other examples|not those of each example alone|for one example than for a batch"
+MIXED = "depends on other examples|not those of each example alone"
 
 Mix = Callable[[Tensor], Tensor]
 

@@ -39,7 +39,7 @@ def vectors(oracle: TorchOracle) -> TorchGrads:
     return found
 
 
-NOT_MAPPED = ("packed", "cells", "recomputed", "projected")  # code that torch.vmap cannot run
+NOT_MAPPED = ("packed", "recomputed", "projected")  # code that torch.vmap cannot run
 NOT_ALONE = "LSTM, changed in place"  # which torch's own LSTM does not allow
 
 

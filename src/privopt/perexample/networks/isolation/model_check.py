@@ -78,7 +78,7 @@ def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> Mo
         except (UnsupportedLayer, InputError) as error:
             reasons.append(error.with_traceback(None))  # which would keep a batch in memory
     else:
-        recorder.way = "together"
+        recorder.way = recorder.ways[0]
         raise next((reason for reason in reasons if isinstance(reason, UnsupportedLayer)), reasons[0])
     numbers_that_ran = [numbers for numbers in (normal, positive) if any(numbers is one for one, _ in ran)]
     doubts += check_isolation(recorder.model, loss, inputs, targets, ran[-1][1], numbers_that_ran or [normal])

@@ -19,7 +19,6 @@ Examples are made up: only shapes and types of the data are used, so messages ma
 
 import math
 import traceback
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
@@ -29,6 +28,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from privopt.perexample.networks.apart import Functions, under_vmap
 from privopt.perexample.networks.examples import (
     Kind,
     MadeUp,
@@ -40,10 +40,9 @@ from privopt.perexample.networks.examples import (
     leaves,
     rows_of,
 )
-from privopt.perexample.networks.fallback import forwards
 from privopt.perexample.networks.isolation.combinations import Watch, code_line, find_combinations
 from privopt.perexample.networks.loss_modules import Loss
-from privopt.perexample.networks.model_state import ModelState, in_precision, random_values
+from privopt.perexample.networks.model_state import ModelState, forwards, in_precision, random_values
 from privopt.perexample.networks.rng import without_randomness
 from privopt.perexample.networks.unsupported import UnsupportedLayer
 
@@ -248,8 +247,7 @@ class _Trial:
         recurrent: dict[nn.Module, Callable[..., Any]] = {
             module: _vmap_forward(module) for module in self._model.modules() if isinstance(module, nn.RNNBase)
         }
-        with warnings.catch_warnings(), forwards(recurrent), without_randomness(self._model):
-            warnings.filterwarnings("ignore", "There is a performance drop")  # no batching rule: correct, and slow
+        with under_vmap(), forwards(recurrent), without_randomness(self._model), Functions():
             found: Tensor = vmap(one, randomness="different")(*(parts[place] for place in mapped))
         return found
 
