@@ -128,16 +128,18 @@ class Recorder:
         return Recording(tape, Apart(self.model, tape, recorded).forwards(mapped=True) if self.way == "mapped" else recorded)
 
 
-class Recording(forwards):
-    """A block in which a model is recorded."""
+class Recording:
+    """A block in which a model is recorded. (A class: a generator would take as long as a small layer.)"""
 
     def __init__(self, tape: Tape, recorded: Layers) -> None:
-        super().__init__(recorded)
-        self._tape = tape
+        self._tape, self._recorded = tape, forwards(recorded)
 
     def __enter__(self) -> Tape:
-        super().__enter__()
+        self._recorded.__enter__()
         return self._tape
+
+    def __exit__(self, *_: object) -> None:
+        self._recorded.__exit__()
 
 
 def record(model: nn.Module) -> Recording:
