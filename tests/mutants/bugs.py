@@ -476,6 +476,20 @@ BUGS = (
         ("tests/nets/test_isolation.py",),
     ),
     Bug(
+        "only short examples are compared",
+        "perexample/networks/isolation/one_by_one.py",
+        "if whole is not None:",
+        "if False and whole is not None:",
+        ("tests/nets/test_isolation.py",),
+    ),
+    Bug(
+        "batches of two sizes are not compared",
+        "perexample/networks/isolation/one_by_one.py",
+        '= [(more[:size], "")]',
+        "= []",
+        ("tests/nets/test_isolation.py",),
+    ),
+    Bug(
         "no random parameters in the check",
         "perexample/networks/model_state.py",
         "alpha=0.3 * max(size, least)",
