@@ -89,6 +89,22 @@ def linear(found: dict[str, Any]) -> str:
     return table(["what", "result"], [[f"{row['section']}: {row['name']}", row["value"]] for row in others])
 
 
+def people_have(found: dict[str, Any]) -> str:
+    """Time of networks that people have, and memory where it was measured."""
+    peers, rows = ("opacus-ghost", "opacus-hooks"), []
+    for name, row in found["models"].items():
+        times = [f"{row[kind]:.2f} ×" if isinstance(row.get(kind), float) else "–" for kind in peers]
+        memory = row.get("memory_mb", {})
+        held = [str(memory[kind]) if kind in memory else "–" for kind in ("plain", "privopt", *peers, "check")]
+        rows.append([name, f"{row['plain_seconds']:.3g} s", f"{row['ratio']:.2f} ×", *times, f"{row['check_steps']:g}", *held])
+    heads = ["model", "plain gradient", "privopt", "Opacus ghost", "Opacus hooks", "steps of the check"]
+    heads += [f"MB, {kind}" for kind in ("plain", "privopt", "ghost", "hooks", "check")]
+    if not any("memory_mb" in row for row in found["models"].values()):
+        heads, rows = heads[:6], [row[:6] for row in rows]
+    about = f"`{found['command']}`, CPU time on {found['threads']} thread; –: Opacus does not run it, or it was not measured."
+    return f"{about}\n\n{table(heads, rows)}"
+
+
 # ---------------------------------------------------------------- federations
 
 
@@ -240,6 +256,7 @@ PAGES: dict[str, dict[Part, str]] = {
     "federated.md": {federated: "federated"},
     "images.md": {images: "images"},
     "defaults.md": {tables: "tables"},
+    "networks.md": {people_have: "people_have"},
     "benchmarks.md": {networks: "speed", memory: "speed", linear: "speed"},
     "methods/adadps.md": {papers_adadps: "papers_networks"},
     "methods/dp_srm.md": {papers_srm: "papers_networks"},

@@ -12,7 +12,8 @@ every operation moved as well (fl(x ∘ y) = (x ∘ y)(1 + δ), with random δ; 
 """
 
 import copy
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -21,6 +22,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -29,6 +31,7 @@ from privopt.measure.clips import LEAST, Clip, automatic, l1, l2, l2_moved, per_
 from privopt.perexample.networks import Recorder, TorchGrads, TorchOracle, TorchPersonOracle, UnsupportedLayer
 from privopt.perexample.networks.examples import rows_of
 from privopt.perexample.networks.factors import factor, outer, sums
+from privopt.perexample.networks.recorder import Way
 from privopt.perexample.persons import Persons
 from privopt.state import PublicState
 from tests.laws.architectures import ARCHITECTURES, TIME, TOKENS, WIDTH, Architecture
@@ -45,7 +48,7 @@ SMALLEST = 1e-12  # bound
 
 
 class Incomparable(Exception):
-    """A case that is refused, or that draws other random numbers."""
+    """A case that is refused."""
 
 
 CHECKED = ("Shared(", "Product(")  # parts for which the check finds another way than the first
@@ -227,11 +230,32 @@ def moved(numbers: Tensor, apart: float, draws: torch.Generator) -> Tensor:
     return numbers * (1 + apart * torch.randn(numbers.shape, generator=draws, dtype=numbers.dtype))
 
 
+def drop(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """F.dropout, which draws in one order however the numbers lie in memory."""
+    return x * (torch.rand(x.shape) >= p) / (1 - p) if training and p else x
+
+
+def drop_as_mapped(place: int, examples: int, drawn: list[Tensor]) -> Callable[..., Tensor]:
+    """The same for one of the examples that are mapped: torch draws for all of them at once, call by call."""
+    calls = itertools.count()
+
+    def own(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        if not training or not p:
+            return x
+        call = next(calls)
+        if call == len(drawn):
+            drawn.append(torch.rand(examples, *x.shape))
+        return x * (drawn[call][place] >= p) / (1 - p)
+
+    return own
+
+
 class Slow:
-    """Gradients by plain autograd, with this many further probes."""
+    """Gradients by plain autograd, with this many further probes. What is dropped is drawn as in the engine's `way`."""
 
     def __init__(self, model: nn.Module, inputs: tuple[Tensor, ...], targets: Tensor, seed: int, probes: int) -> None:
         self._model, self._inputs, self._targets, self._seed, self._probes = model, inputs, targets, seed, probes
+        self.way: Way = "together"
         self.random = any(isinstance(module, nn.Dropout) and module.p for module in model.modules())
 
     def __call__(self) -> Rows:
@@ -259,13 +283,15 @@ class Slow:
     def _found(self, model: nn.Module, inputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
         """One gradient at a time."""
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        if self.random:  # what is dropped is drawn for a batch
-            torch.default_generator.manual_seed(self._seed)
-            losses = squared(model(*inputs), targets)
-        rows = []
+        torch.default_generator.manual_seed(self._seed)
+        losses = squared(model(*inputs), targets) if self.random and self.way == "together" else None
+        rows, drawn = list[Tensor](), list[Tensor]()
         for i in range(len(targets)):
             own, target = rows_of((inputs, targets), slice(i, i + 1))
-            value = losses[i] if self.random else squared(model(*own), target).sum()
+            with pytest.MonkeyPatch.context() as patch:
+                if self.way == "mapped":
+                    patch.setattr(F, "dropout", drop_as_mapped(i, len(targets), drawn))
+                value = squared(model(*own), target).sum() if losses is None else losses[i]
             found = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
             pairs = zip(found, parameters, strict=True)
             rows.append(torch.cat([(torch.zeros_like(p) if g is None else g.to_dense()).reshape(-1) for g, p in pairs]))
@@ -292,6 +318,7 @@ def _taken(way: str) -> Iterator[None]:
             patch.setattr(outer, name, value)
         for module in (factor, sums):
             patch.setattr(module, "BLOCK", WAYS[way][3])
+        patch.setattr(F, "dropout", drop)
         yield
 
 
@@ -311,8 +338,7 @@ class _Check:
             if "Opposed(" not in repr(case.architecture):
                 raise
             raise Incomparable from None  # the check compares in single precision, too, where P − P is rounding
-        if self.slow.random and self.rows.way != "together":
-            raise Incomparable  # apart, dropout draws other numbers than in a batch
+        self.slow.way = self.rows.way
         self.oracle: Any = self.rows
         if case.persons:
             self.oracle = TorchPersonOracle(self.rows, Persons(np.arange(self.rows.size), np.array(case.persons)))

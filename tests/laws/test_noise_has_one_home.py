@@ -57,7 +57,6 @@ DRAWN = {  # by these names, and by no others
     "perexample/networks/rng.py": {"MT19937", "integers"}  # the seed of dropout, and its generator in place of NumPy's global one
     | {"rand", "randn", "rand_like", "randn_like", "randint", "randint_like", "bernoulli", "bernoulli_", "poisson"}
     | {"normal", "normal_", "uniform_", "exponential_"},  # functions that are replaced by constants
-    "perexample/networks/fallback.py": {"rand", "Generator"},  # made-up numbers, to see which rows belong to an example
     "perexample/networks/apart.py": {"rand", "randn"},  # functions whose single draws examples share, as in a batch
     "perexample/networks/torch_grads.py": {"randint"},  # the seed of dropout
     "nets/ranked.py": {"randint"},  # the seed of dropout, the same for all ranks

@@ -18,7 +18,7 @@ from privopt.perexample.networks import TorchOracle, per_example_gradients
 from tests.problems import cross_entropies, tanh_network, tensor_rows
 
 BUDGET = Budget(3.0, 1e-5)
-MIXED = "depends on other examples|not those of each example alone|for one example than for a batch"
+MIXED = "depends on other examples|not those of each example alone"
 
 Mix = Callable[[Tensor], Tensor]
 
@@ -437,8 +437,43 @@ def test_what_combines_examples_without_an_effect_is_named_and_not_proved() -> N
     assert "combines the examples of a batch (mean at test_isolation.py, line" in doubt
 
 
+def test_batches_of_several_sizes_are_compared() -> None:
+    with pytest.raises(UnsupportedLayer, match=MIXED):
+        TorchOracle(InLargeBatches(), cross_entropies, IDS, LABELS)
+
+
+class InLongSequences(Text):
+    """Mixes where sequences are long: most of what is made up is shorter, but not all of it."""
+
+    def __init__(self, gradient: bool) -> None:
+        super().__init__()
+        self.gradient, self.seen = gradient, list[tuple[int, int]]()
+
+    def forward(self, ids: Tensor) -> Tensor:
+        self.seen.append((len(ids), ids.shape[1]))
+        hidden = self.table(ids)
+        if ids.shape[1] > 30 and self.gradient:
+            hidden = hidden + (hidden.mean(0) - hidden.mean(0).detach())
+        elif ids.shape[1] > 30:
+            hidden = hidden + 1e-5 * hidden.mean(0)
+        return self.last(hidden.mean(1))
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_mixing_of_long_sequences_only_is_found(gradient: bool) -> None:
+    model, ids = InLongSequences(gradient), torch.randint(0, 9, (20, 64))
+    with pytest.raises(UnsupportedLayer, match=MIXED):
+        TorchOracle(model, cross_entropies, ids, ids[:, 0] % 2)
+    assert {8, 64} <= {length for _, length in model.seen}
+
+
+class Rolled(Text):
+    def trim(self, ids: Tensor) -> Tensor:
+        return ids.roll(len(ids), 0)  # as it was
+
+
 def test_operations_along_the_batch_are_named() -> None:
-    doubts = TorchOracle(InLargeBatches(), cross_entropies, IDS, LABELS).doubts
+    doubts = TorchOracle(Rolled(), cross_entropies, IDS, LABELS).doubts
     assert any("combines the examples of a batch (roll" in doubt for doubt in doubts)
 
 

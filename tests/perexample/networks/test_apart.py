@@ -12,7 +12,7 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from privopt.perexample.networks import Layout, Recorder, TorchGrads, TorchOracle, UnsupportedLayer, examples
-from privopt.perexample.networks.examples import PLAIN
+from privopt.perexample.networks.examples import PLAIN, Like
 from privopt.perexample.networks.isolation.one_by_one import check_isolation
 from privopt.perexample.networks.recorder import Way, gradients
 from privopt.perexample.networks.unsupported import SlowModel
@@ -39,7 +39,7 @@ def vectors(oracle: TorchOracle) -> TorchGrads:
     return found
 
 
-NOT_MAPPED = ("packed", "cells", "recomputed", "projected")  # code that torch.vmap cannot run
+NOT_MAPPED = ("packed", "recomputed", "projected")  # code that torch.vmap cannot run
 NOT_ALONE = "LSTM, changed in place"  # which torch's own LSTM does not allow
 
 
@@ -320,7 +320,7 @@ def test_made_up_examples_differ_while_random_draws_of_the_model_are_constants()
     """Equal examples would hide a mean over the batch."""
     for model in (MixesBare("values"), nn.Sequential(nn.Dropout(0.5), MixesBare("values"))):
         with pytest.raises(UnsupportedLayer, match="mixes examples"):
-            check_isolation(model, squared, SEQUENCES[:1], torch.zeros(1, 28), PLAIN, [examples.normal])
+            check_isolation(model, squared, Like(SEQUENCES[:1], torch.zeros(1, 28), PLAIN, [examples.normal], examples.THOROUGH))
 
 
 def test_a_large_model_is_checked_with_fewer_examples_and_mixing_is_still_found(monkeypatch: pytest.MonkeyPatch) -> None:

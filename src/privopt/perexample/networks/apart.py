@@ -18,6 +18,7 @@ Both are checked.
 
 import inspect
 import math
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch._C._functorch import is_batchedtensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd.graph import get_gradient_edge
 from torch.func import vmap
@@ -37,6 +39,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from privopt.perexample.networks.factors import Dense, Factor, Outer, RankOne
 from privopt.perexample.networks.layers.basic import as_sequences
 from privopt.perexample.networks.layers.embedding import lookup_factor
+from privopt.perexample.networks.layers.recurrent import CELLS
 from privopt.perexample.networks.model_state import at_least_float32
 from privopt.perexample.networks.tape import Gradients, ParameterFactors, Tape
 from privopt.perexample.networks.unsupported import UnsupportedLayer
@@ -92,13 +95,12 @@ class Apart:
         def one(token: Tensor, rows: list[Tensor], values: list[Tensor]) -> tuple[Tensor, ...]:
             stand_ins = dict(zip(ends, values, strict=True))
             args, kwargs = split.rebuild([row.unsqueeze(0).clone() for row in rows])
-            with self._replace(stand_ins), self._layers_under(token), _Functions(stand_ins, self._names, self._tape, token):
+            with self._replace(stand_ins), self._layers_under(token), _Products(stand_ins, self._names, self._tape, token):
                 leaves, form = tree_flatten(own(*args, **kwargs))
             results.append((leaves, form))
             return tuple(x for x in leaves if isinstance(x, Tensor))
 
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "There is a performance drop")  # no batching rule: correct, and slow
+        with under_vmap():
             found = vmap(one, randomness="different")(split.token, split.rows, list(ends.values()))
         ((leaves, form),) = results
         return _join([leaves], form, [x.flatten(0, 1) if x.ndim > 1 else x for x in found])
@@ -219,6 +221,27 @@ def _join(outputs: Sequence[Sequence[Any]], form: Any, tensors: Sequence[Tensor]
 
 
 # ---------------------------------------------------------------- rules for vmap
+
+
+@contextmanager
+def under_vmap() -> Iterator[None]:
+    """Let code know that tensors of vmap have no values to read.
+
+    transformers asks its `is_tracing(tensor)` before it reads whether a mask masks anything, and that asks `is_fake_tensor`.
+    Then it uses the mask as it is, which gives the same outputs. A value that is read in spite of that is an error of vmap.
+    """
+    asked: Any = sys.modules.get("transformers.utils.import_utils")
+    own = getattr(asked, "is_fake_tensor", None)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There is a performance drop")  # no batching rule: correct, and slow
+        if own is None:
+            yield
+            return
+        asked.is_fake_tensor = lambda x: own(x) or (isinstance(x, Tensor) and is_batchedtensor(x))
+        try:
+            yield
+        finally:
+            asked.is_fake_tensor = own
 
 
 class _Rule(torch.autograd.Function):
@@ -346,13 +369,30 @@ TRANSPOSES = {torch.t, Tensor.t, *(getattr(getattr(Tensor, name), "__get__") for
 DRAWS = {torch.rand, torch.randn}
 
 
-class _Functions(TorchFunctionMode):
-    """Functions that do something else under vmap.
+class Functions(TorchFunctionMode):
+    """Functions that do something else under vmap, which has no rule for them.
 
-    x @ W, x @ W.T, F.linear and torch.addmm with a stand-in are recorded as products with the parameter itself. One random
-    number, by which code may decide (to skip a layer), is drawn once for all examples, as in a batch. Attention with a trained
-    bias takes the kernel that has a gradient for it.
+    One random number, by which code may decide (to skip a layer), is drawn once for all examples, as in a batch. Attention with a
+    trained bias takes the kernel that has a gradient for it. Recurrent cells are written out.
     """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in CELLS:
+            return CELLS[func](self._linear, *args, **kwargs)
+        if func in DRAWS and math.prod(torch.Size(args[0] if len(args) == 1 and not isinstance(args[0], int) else args)) == 1:
+            with temporarily_clear_interpreter_stack():  # of vmap
+                return func(*args, **kwargs)
+        if func is F.scaled_dot_product_attention:
+            return _attend(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002  # torch's names
+        return F.linear(input, weight, bias)
+
+
+class _Products(Functions):
+    """x @ W, x @ W.T, F.linear, torch.addmm and F.embedding with a stand-in are recorded as those with the parameter itself."""
 
     def __init__(self, stand_ins: StandIns, names: dict[nn.Parameter, str], tape: Tape, token: Tensor) -> None:
         super().__init__()
@@ -365,22 +405,17 @@ class _Functions(TorchFunctionMode):
             found = func(*args, **kwargs)
             self._known[id(found)] = (found, known[1], not known[2])
             return found
-        if func in DRAWS and math.prod(torch.Size(args[0] if len(args) == 1 and not isinstance(args[0], int) else args)) == 1:
-            with temporarily_clear_interpreter_stack():  # of vmap
-                return func(*args, **kwargs)
-        if func is F.scaled_dot_product_attention:
-            return _attend(*args, **kwargs)
         if func is F.embedding:
             return self._embedding(*args, **kwargs)
-        if kwargs and func is not F.linear:
-            return func(*args, **kwargs)
+        if func is F.linear:
+            return self._linear(*args, **kwargs)
+        if kwargs:
+            return super().__torch_function__(func, types, args, kwargs)
         if func in PRODUCTS and (known := self._known.get(id(args[1]))) and args[0].ndim:
             return self._product(args[0], known[1], known[2])
         if func is torch.addmm and (known := self._known.get(id(args[2]))):
             return args[0] + self._product(args[1], known[1], known[2])
-        if func is F.linear:
-            return self._linear(*args, **kwargs)
-        return func(*args, **kwargs)
+        return super().__torch_function__(func, types, args, kwargs)
 
     def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002  # torch's names
         known = self._known.get(id(weight))

@@ -159,21 +159,46 @@ class Effort(NamedTuple):
     single: int = 5
     examples: int = 6  # of a batch that shows a dependence
     primes: tuple[int, int] = (11, 13)  # rows of two batches: few other dimensions are a multiple of both by chance
-    reductions: int = 8  # whose results are changed
 
 
-THOROUGH, SPARING = Effort(), Effort(3, 2, 3, (5, 7), 2)
-LARGE = 1 << 24  # parameters of a model that is checked with fewer examples, of which each takes a second
+THOROUGH, SPARING = Effort(), Effort(3, 2, 3, (5, 7))
+LARGE = 1 << 24  # parameters of a model that is checked with fewer examples
+HEAVY = 1 << 21  # products of one example, of a model that is, too
 
 
-def effort_for(model: nn.Module) -> Effort:
-    """By the size of the model."""
-    return SPARING if sum(parameter.numel() for parameter in model.parameters()) > LARGE else THOROUGH
+def effort_for(model: nn.Module, products: int = 0) -> Effort:
+    """By the size of the model, and how many products it takes to run it on one example."""
+    large = sum(parameter.numel() for parameter in model.parameters()) > LARGE
+    return SPARING if large or products > HEAVY else THOROUGH
+
+
+SHORT = (8, 16, 32)  # lengths to which long sequences and images are cut
+
+
+def shortened(data: Any, runs: Callable[[Any], bool]) -> Any:
+    """The data with their long dimensions cut, where the model still `runs`: to show a dependence, short sequences will do."""
+    lengths = {size for x in leaves(data) if isinstance(x, Tensor) for size in x.shape[1:]}
+    for length in sorted(lengths, reverse=True):
+        for short in SHORT:
+            if 2 * short <= length and runs(found := _cut(data, length, short)):
+                data = found
+                break
+    return data
+
+
+def _cut(data: Any, length: int, short: int) -> Any:
+    def cut(x: Any) -> Any:
+        if not isinstance(x, Tensor):
+            return x
+        return x[(slice(None), *(slice(short) if size == length else slice(None) for size in x.shape[1:]))] if x.ndim else x
+
+    return tree_map(cut, data)
 
 
 EXTREME = 1e3  # how much larger the extreme example is
 IGNORED = -100  # the label that torch's losses ignore
 MARKS = (0.0, -1.0)  # values that models may read as missing
+GOLDEN = 0.618  # whose multiples, without their integers, are spread over 0 … 1
 
 
 def normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -181,20 +206,16 @@ def normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     return torch.randn(shape, generator=generator)
 
 
-def wide(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Larger features, which no model reads as missing."""
-    return 5 * torch.randn(shape, generator=generator)
-
-
 def padded(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Standardised features that end at a random length for each example; the rest is marked as missing."""
-    features, examples = normal(shape, generator), shape[0]
-    marks = torch.tensor(MARKS).repeat(examples)[:examples]
+    """Features of another length for each example; the rest is marked as missing. Every third example's are larger than usual."""
+    each = (shape[0], *[1] * (len(shape) - 1))
+    places = torch.arange(shape[0]).view(each)
+    marks = torch.tensor(MARKS).repeat(shape[0])[: shape[0]].view(each)
+    features = normal(shape, generator) * torch.where(places % 3 == 0, 5.0, 1.0)
     for dim in {1, len(shape) - 1} if len(shape) > 1 else ():
-        each = (examples, *[1] * (len(shape) - 1))
-        lengths = (torch.rand(each, generator=generator) * shape[dim]).ceil()
-        places = torch.arange(shape[dim]).view(-1, *[1] * (len(shape) - dim - 1))
-        features = torch.where(places < lengths, features, marks.view(each))
+        lengths = ((places + 1) * GOLDEN % 1 * shape[dim]).ceil()
+        inside = torch.arange(shape[dim]).view(-1, *[1] * (len(shape) - dim - 1)) < lengths
+        features = torch.where(inside, features, marks)
     return features
 
 
@@ -203,14 +224,22 @@ def positive(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     return torch.rand(shape, generator=generator) + 0.5
 
 
+class Like(NamedTuple):
+    """What made-up examples are like: shapes and types of one example, and which values the model can take."""
+
+    inputs: Any
+    targets: Any
+    kind: Kind
+    numbers: Sequence[Numbers]
+    effort: Effort
+
+
 class MadeUp:
     """Made-up batches with the shapes and types of the data."""
 
-    def __init__(
-        self, model: nn.Module, inputs: Any, targets: Any, kind: Kind, numbers: Sequence[Numbers], dtype: torch.dtype
-    ) -> None:
-        self._model, self._inputs, self._targets = model, inputs, targets
-        self._kind, self._numbers, self._dtype, self._size = kind, numbers, dtype, effort_for(model).examples
+    def __init__(self, model: nn.Module, like: "Like", dtype: torch.dtype) -> None:
+        self._model, self._inputs, self._targets = model, like.inputs, like.targets
+        self._kind, self._numbers, self._dtype, self._size = like.kind, like.numbers, dtype, like.effort.examples
         self._generator = torch.Generator().manual_seed(0)
 
     def usual(self) -> list[Any]:
@@ -230,8 +259,8 @@ class MadeUp:
             found.append((_pad_examples(examples, value), labels))
         found.append(_alike_but_one(self._draw(numbers)))
         examples, labels = self._draw(numbers)
-        found.append((_with_extremes(examples), labels))
-        found += [(examples, rare) for rare in _rare_targets(labels)]
+        extreme = _with_extremes(examples)
+        found += [(extreme, rare) for rare in _rare_targets(labels) or [labels]]
         if tables := [module.num_embeddings for module in self._model.modules() if isinstance(module, nn.Embedding)]:
             found.append(self._draw(numbers, kind=self._kind._replace(span=(0, min(tables)))))
         return [self._cast(batch) for batch in found]

@@ -6,8 +6,9 @@ in half precision; they are converted to single precision before anything is mul
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -105,21 +106,51 @@ def in_precision(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
 
 
 @contextmanager
-def random_values(parameters: Sequence[nn.Parameter], *, opposite: bool = False) -> Iterator[None]:
-    """Move parameters by a random step about as large as themselves for this block, so that none is 0; or to minus that."""
+def random_values(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+    """Move parameters by a random step about as large as themselves for this block, so that none is 0."""
     generator, before = torch.Generator().manual_seed(1), [parameter.data for parameter in parameters]
     try:
         for parameter in parameters:
             size = float(torch.linalg.vector_norm(parameter.data)) / math.sqrt(max(1, parameter.numel()))
             inputs = parameter.numel() / parameter.shape[0] if parameter.ndim > 1 else 0
             least = 1 / math.sqrt(inputs) if inputs else 0.3
-            step = torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(parameter.data)
-            moved = parameter.data + 0.3 * max(size, least) * step
-            parameter.data = -moved if opposite else moved
+            step = torch.randn(parameter.shape, generator=generator).to(parameter.data)
+            parameter.data = torch.add(parameter.data, step, alpha=0.3 * max(size, least))
         yield
     finally:
         for parameter, data in zip(parameters, before, strict=True):
             parameter.data = data
+
+
+@contextmanager
+def opposite_values(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+    """Change the signs of parameters for this block."""
+    try:
+        for parameter in parameters:
+            parameter.data.neg_()
+        yield
+    finally:
+        for parameter in parameters:
+            parameter.data.neg_()
+
+
+class forwards:  # noqa: N801  # it reads as a phrase
+    """Other forward functions for these modules in this block."""
+
+    def __init__(self, replacements: dict[nn.Module, Callable[..., Any]]) -> None:
+        self._replacements = replacements
+        self._before = [(module.__dict__, module.__dict__.get("forward")) for module in replacements]
+
+    def __enter__(self) -> None:
+        for module, forward in self._replacements.items():
+            module.__dict__["forward"] = forward
+
+    def __exit__(self, *_: object) -> None:
+        for attributes, own in self._before:
+            if own is None:
+                attributes.pop("forward", None)
+            else:
+                attributes["forward"] = own
 
 
 # ---------------------------------------------------------------- precision

@@ -5,8 +5,8 @@
         losses = loss(model(inputs), targets)      # one value for each example
         grads = tape.factors(losses)
 
-Every trainable parameter belongs to a module with a closed form (`layers`), or its module's own code is run again
-(`fallback`). A module that neither can handle is refused by name.
+If every trainable parameter belongs to a module with a closed form (`layers`), the model may be run on the batch. Otherwise it
+is run on each example on its own (`apart`), where any code can be attributed.
 """
 
 import inspect
@@ -17,14 +17,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from privopt.perexample.networks.apart import Apart
+from privopt.perexample.networks.apart import Apart, Layers
 from privopt.perexample.networks.examples import call_model, compute_losses, count_examples
 from privopt.perexample.networks.factors.factor import Buffers
-from privopt.perexample.networks.fallback import Fallback, forwards
 from privopt.perexample.networks.layers import OBSERVED, REWRITTEN, FactorRule, Site
 from privopt.perexample.networks.layout import Layout
 from privopt.perexample.networks.loss_modules import Loss, per_example
-from privopt.perexample.networks.model_state import at_least_float32
+from privopt.perexample.networks.model_state import at_least_float32, forwards
 from privopt.perexample.networks.tape import Gradients, MakeFactors, ParameterFactors, Tape
 from privopt.perexample.networks.torch_grads import TorchGrads
 from privopt.perexample.networks.unsupported import (
@@ -91,7 +90,7 @@ class Recorder:
         self._buffers = Buffers()
         self._observed: list[_Observed] = []
         self._rewritten: list[tuple[str, nn.Module, Callable[..., Any]]] = []
-        self._rerun: dict[nn.Module, tuple[str, list[str]]] = {}
+        self.ways: tuple[Way, ...] = ("together", "mapped", "one by one")
         self._norms = refuse_mixing(model.named_modules())
         device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         self._rounding = rounding_settings(model, device)
@@ -111,10 +110,8 @@ class Recorder:
                 continue
             if forward in OBSERVED and _is_unmodified(module, own):
                 self._observed.append(_Observed(name, module, OBSERVED[forward], dims.get(module, 0)))
-            else:
-                self._rerun[module] = (name, own)
-        # code of a module's own is quicker under vmap than run again
-        self.ways: tuple[Way, ...] = ("mapped", "together", "one by one") if self._rerun else ("together", "mapped", "one by one")
+            else:  # in a batch nothing tells which example has which share of the gradient
+                self.ways = ("mapped", "one by one")
         self.way: Way = self.ways[0]
         self.formed = 0  # numbers of an example's gradient that have no factored form, as the check finds them
 
@@ -124,35 +121,24 @@ class Recorder:
         refuse_rounding(self._rounding)  # the setting may have changed
         tape = Tape(self._buffers)
         if self.way == "one by one":
-            return Recording(tape, forwards(Apart(self.model, tape, {}).forwards(mapped=False)), None)
+            return Recording(tape, Apart(self.model, tape, {}).forwards(mapped=False))
         recorded = {observed.module: observed.forward(tape, first=self.way == "mapped") for observed in self._observed}
         for name, module, rewrite in self._rewritten:
             recorded[module] = rewrite(module, name, tape)
-        if self.way == "mapped":
-            return Recording(tape, forwards(Apart(self.model, tape, recorded).forwards(mapped=True)), None)
-        return Recording(tape, forwards(recorded), Fallback(self._rerun, tape) if self._rerun else None)
+        return Recording(tape, Apart(self.model, tape, recorded).forwards(mapped=True) if self.way == "mapped" else recorded)
 
 
 class Recording:
     """A block in which a model is recorded. (A class: a generator would take as long as a small layer.)"""
 
-    def __init__(self, tape: Tape, recorded: forwards, fallback: Fallback | None) -> None:
-        self._tape, self._recorded, self._fallback = tape, recorded, fallback
-        self._handles: list[Any] = []
+    def __init__(self, tape: Tape, recorded: Layers) -> None:
+        self._tape, self._recorded = tape, forwards(recorded)
 
     def __enter__(self) -> Tape:
-        try:
-            self._recorded.__enter__()
-            if self._fallback is not None:
-                self._handles.extend(self._fallback.hooks())
-        except BaseException:
-            self.__exit__()
-            raise
+        self._recorded.__enter__()
         return self._tape
 
     def __exit__(self, *_: object) -> None:
-        for handle in self._handles:
-            handle.remove()
         self._recorded.__exit__()
 
 

@@ -8,15 +8,18 @@ Not all of these mix examples: a check may look at the largest number and raise.
 another batch might change it (a larger maximum, a larger count); if the losses change too, they depend on other examples.
 """
 
+import linecache
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
+from torch.utils.flop_counter import flop_registry
 
 REDUCTIONS = {
     "sum", "mean", "nansum", "nanmean", "prod", "max", "min", "amax", "amin", "aminmax", "any", "all", "std", "var", "std_mean",
@@ -96,6 +99,20 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
 
 
+class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts products of numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if (count := flop_registry.get(func._overloadpacket)) is not None:
+            self.count += count(*args, **(kwargs or {}), out_val=result) // 2
+        return result
+
+
 def _is_dim(dim: Any, x: Tensor) -> bool:
     return isinstance(dim, int) and -x.ndim <= dim < x.ndim
 
@@ -118,23 +135,30 @@ def _change(name: str, found: Tensor) -> None:
 
 def find_combinations(
     losses: Callable[[int], Tensor], sizes: tuple[int, int]
-) -> tuple[list[tuple[int, Operation]], list[Operation]]:
-    """Reductions (with their numbers) and other operations that combine examples; `losses(n)` computes the losses of n rows."""
-    watches = []
+) -> tuple[list[tuple[int, Operation]], list[Operation], tuple[Tensor, Tensor]]:
+    """Reductions (with their numbers) and other operations that combine examples, and the losses of both batches.
+
+    `losses(n)` computes the losses of n rows.
+    """
+    watches, found = [], []
     for size in sizes:
         with torch.no_grad(), Watch(size) as watch:
-            losses(size)
+            found.append(losses(size))
         watches.append(watch)
     first, second = watches
     reductions = [(place, op) for place, op in enumerate(first.reductions) if op in second.reductions]
-    return reductions, list(dict.fromkeys(op for op in first.others if op in second.others))
+    others = list(dict.fromkeys(op for op in first.others if op in second.others))
+    return reductions, others, (found[0], found[1])
 
 
-def code_line(frames: traceback.StackSummary | None = None) -> str:
-    """The innermost line of the user's code, if there is one: neither torch's nor ours."""
-    libraries = tuple(str(folder) for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
-    stack = traceback.extract_stack() if frames is None else frames
-    own = [frame for frame in stack if not frame.filename.startswith((*libraries, "<frozen"))]
-    if not own:
-        return ""
-    return f"{Path(own[-1].filename).name}, line {own[-1].lineno}: {own[-1].line}"
+LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]), "<frozen")
+
+
+def code_line(trace: TracebackType | None = None) -> str:
+    """The innermost line of the user's code, if there is one: neither torch's nor ours. Of a trace, or of what runs now."""
+    lines = [(f, n) for f, n in traceback.walk_tb(trace)][::-1] if trace else traceback.walk_stack(None)
+    for frame, number in lines:
+        path = frame.f_code.co_filename
+        if not path.startswith(LIBRARIES):
+            return f"{Path(path).name}, line {number}: {linecache.getline(path, number, frame.f_globals).strip()}"
+    return ""

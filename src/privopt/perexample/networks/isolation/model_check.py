@@ -3,8 +3,10 @@
 Only the shapes and types of the data are used, so messages may quote what torch says: they are about no real example.
 """
 
+import itertools
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,10 +17,12 @@ from torch.utils._pytree import tree_map
 from privopt.errors import InputError, PrivoptError
 from privopt.perexample.networks.examples import (
     Kind,
+    Like,
     Numbers,
     call_model,
     compute_losses,
     copy_tensors,
+    count_examples,
     describe_types,
     effort_for,
     leaves,
@@ -28,8 +32,9 @@ from privopt.perexample.networks.examples import (
     positive,
     possible_kinds,
     rows_of,
-    wide,
+    shortened,
 )
+from privopt.perexample.networks.isolation.combinations import Products
 from privopt.perexample.networks.isolation.one_by_one import TOLERANCES, check_isolation
 from privopt.perexample.networks.isolation.overwriting import (
     BatchRows,
@@ -43,7 +48,7 @@ from privopt.perexample.networks.loss_modules import Loss
 from privopt.perexample.networks.model_state import ModelState, evaluation_mode, in_precision
 from privopt.perexample.networks.recorder import Recorder, gradients
 from privopt.perexample.networks.rng import RngState, without_randomness
-from privopt.perexample.networks.unsupported import SlowModel, UnsupportedLayer, UnsupportedLoss
+from privopt.perexample.networks.unsupported import NotFirst, SlowModel, UnsupportedLayer, UnsupportedLoss
 
 SLOW = (
     "this model is exact but slow: each example goes through it on its own, because neither its layers nor torch.vmap could "
@@ -68,56 +73,86 @@ def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> Mo
     may depend on another example. Where losses or gradients are not finite, other made-up examples are tried. `one_by_one` then
     compares batches with single examples: a model is refused because examples mix, whatever the way.
     """
+    data = (inputs, targets)
+    short = shortened(data, partial(_runs, recorder.model, loss))
+    if short is not data:
+        with suppress(UnsupportedLayer):  # perhaps because of rounding: a norm over one number that is left
+            return _check_with(recorder, loss, data, short)
+    return _check_with(recorder, loss, data, data)
+
+
+def _check_with(recorder: Recorder, loss: Loss, data: tuple[Any, Any], short: tuple[Any, Any]) -> ModelCheck:
+    """Check with made-up examples like these, of which most are short."""
     reasons: list[PrivoptError] = []
     for way in recorder.ways:
         recorder.way = way
         try:
-            output, changes, ran = _check_gradients(recorder, loss, inputs, targets)
-            doubts = _check_in_double_precision(recorder, loss, inputs, targets, ran[-1][1]) if recorder.way == "together" else []
+            found = _check_gradients(recorder, loss, data, short)
+            doubts = _check_in_double_precision(recorder, loss, found.like) if recorder.way == "together" else []
             break
         except (UnsupportedLayer, InputError) as error:
             reasons.append(error.with_traceback(None))  # which would keep a batch in memory
     else:
-        recorder.way = "together"
-        raise next((reason for reason in reasons if isinstance(reason, UnsupportedLayer)), reasons[0])
-    numbers_that_ran = [numbers for numbers in (normal, positive) if any(numbers is one for one, _ in ran)]
-    doubts += check_isolation(recorder.model, loss, inputs, targets, ran[-1][1], numbers_that_ran or [normal])
+        recorder.way = recorder.ways[0]
+        told = [reason for reason in reasons if isinstance(reason, UnsupportedLayer)] or reasons
+        raise next((reason for reason in told if not isinstance(reason, NotFirst)), told[0])
+    doubts += check_isolation(recorder.model, loss, found.like, found.whole)
     if recorder.way == "one by one":
         reason = str(reasons[recorder.ways.index("mapped")]).partition(": ")[2] or str(reasons[0])
-        warnings.warn(f"{SLOW} Here: {reason}", SlowModel, stacklevel=4)
-    return ModelCheck(output, changes, doubts)
+        warnings.warn(f"{SLOW} Here: {reason}", SlowModel, stacklevel=5)
+    return ModelCheck(found.output, found.changes_inputs, doubts)
 
 
-def _check_gradients(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> tuple[Any, bool, list[tuple[Numbers, Kind]]]:
-    """The output for made-up examples, whether inputs are changed in place, and which made-up examples could be run."""
+def _runs(model: nn.Module, loss: Loss, data: Any) -> bool:
+    """Whether there are made-up examples like the data that the model and the loss can take."""
+    start, generator = ModelState(model), torch.Generator().manual_seed(0)
+    try:
+        with RngState(next(model.parameters()).device).replay(), evaluation_mode(model), torch.no_grad():
+            for kind in possible_kinds(data):
+                batch = _make_batch(data, normal, kind, generator, 2)
+                with suppress(Exception):
+                    return compute_losses(loss, call_model(model, batch[0]), batch[1]).shape == (2,)
+        return False
+    finally:
+        start.restore()
+
+
+class _Found(NamedTuple):
+    output: Any
+    changes_inputs: bool
+    like: Like  # made-up examples that could be run
+    whole: Like | None  # … as long as those of the data, if that is longer
+
+
+def _check_gradients(recorder: Recorder, loss: Loss, data: tuple[Any, Any], short: tuple[Any, Any]) -> _Found:
+    """Compare single examples as long as those of the data, and batches of perhaps shorter ones."""
     layout, generator, start = Layout(recorder.model), torch.Generator().manual_seed(0), ModelState(recorder.model)
     output: Any = None
     singles_compared = batch_compared = changes = False
     ran: list[tuple[Numbers, Kind]] = []
-    effort = effort_for(recorder.model)
+    possible = possible_kinds(data)
     try:
         with RngState(layout.device).replay(), torch.enable_grad():
-            for numbers in (normal, wide, padded, positive):
-                done = singles_compared and batch_compared
-                if (numbers is positive and done) or (numbers is padded and not _has_features(inputs)):
+            for numbers, place in itertools.product((normal, positive), range(len(possible))):
+                if singles_compared and batch_compared:
+                    break
+                try:
+                    with Products() as of_whole:
+                        found = _run(recorder, loss, layout, *_make_batch(data, numbers, possible[place], generator, 2))
+                    effort = effort_for(recorder.model, of_whole.count // 2)
+                    few = _make_batch(data, numbers, possible[place], generator, effort.single)
+                    singles_compared = singles_compared or _check_single_examples(recorder, loss, layout, *few)
+                    with Products() as of_short:
+                        _run(recorder, loss, layout, *_make_batch(short, numbers, possible[place], generator, 2))
+                    less = effort_for(recorder.model, of_short.count // 2)
+                    compared, changed = _check_some_batch(recorder, loss, layout, short, numbers, possible[place], less.batch)
+                    batch_compared, changes = batch_compared or compared, changes or changed
+                except InputError:
+                    if output is None and place == len(possible) - 1:
+                        raise
                     continue
-                possible = possible_kinds((inputs, targets))
-                for place, kind in enumerate(possible):
-                    batch = _make_batch(inputs, targets, numbers, kind, generator, effort.batch)
-                    try:
-                        found = _run(recorder, loss, layout, *batch)
-                        few = rows_of(batch, slice(effort.single))
-                        singles_compared = singles_compared or _check_single_examples(recorder, loss, layout, *few)
-                        compared, changed = _check_batch(recorder, loss, layout, *batch)
-                        batch_compared, changes = batch_compared or compared, changes or changed
-                    except InputError:
-                        if output is None and place == len(possible) - 1:
-                            raise
-                        continue
-                    output = found if output is None else output
-                    ran.append((numbers, kind))
-                    if (singles_compared and batch_compared) or numbers is wide:
-                        break
+                output = found if output is None else output
+                ran.append((numbers, possible[place]))
     finally:
         start.restore()
     if not (singles_compared and batch_compared):
@@ -125,14 +160,15 @@ def _check_gradients(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) 
             "losses or gradients of made-up examples are not finite, so it cannot be checked whether the model or the loss mixes "
             "examples. Keep logarithms, roots and divisors away from 0, for one example alone as well (no std over the batch)."
         )
-    return output, changes, ran
+    kind, numbers_that_ran = ran[-1][1], [numbers for numbers in (normal, positive) if any(numbers is one for one, _ in ran)]
+    whole = None if short is data else Like(*data, kind, numbers_that_ran, effort)
+    return _Found(output, changes, Like(*short, kind, numbers_that_ran, less), whole)
 
 
-def _check_in_double_precision(recorder: Recorder, loss: Loss, inputs: Any, targets: Any, kind: Kind) -> list[str]:
+def _check_in_double_precision(recorder: Recorder, loss: Loss, like: Like) -> list[str]:
     """Compare single examples again, in double precision, where a large branch does not hide a small one."""
     model, generator, start = recorder.model, torch.Generator().manual_seed(1), ModelState(recorder.model)
-    single = effort_for(model).single
-    batch = _make_batch(inputs, targets, normal, kind, generator, single)
+    batch = _make_batch((like.inputs, like.targets), normal, like.kind, generator, like.effort.single)
     batch = tree_map(lambda x: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x, batch)
     with in_precision(model, torch.float64):
         try:
@@ -150,11 +186,9 @@ def _has_features(inputs: Any) -> bool:
     return any(isinstance(x, Tensor) and x.is_floating_point() and x.ndim > 1 for x in leaves(inputs))
 
 
-def _make_batch(
-    inputs: Any, targets: Any, numbers: Callable[..., Tensor], kind: Kind, generator: torch.Generator, size: int
-) -> tuple[Any, Any]:
-    examples = make_up(inputs, size, generator, numbers=numbers, kind=kind)
-    return examples, make_up(targets, size, generator, numbers=torch.rand, kind=Kind(boolean=kind.boolean))
+def _make_batch(data: tuple[Any, Any], numbers: Numbers, kind: Kind, generator: torch.Generator, size: int) -> tuple[Any, Any]:
+    examples = make_up(data[0], size, generator, numbers=numbers, kind=kind)
+    return examples, make_up(data[1], size, generator, numbers=torch.rand, kind=Kind(boolean=kind.boolean))
 
 
 def _run(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, targets: Any) -> Any:
@@ -165,9 +199,22 @@ def _run(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, targets: A
     return output
 
 
+def _check_some_batch(
+    recorder: Recorder, loss: Loss, layout: Layout, data: tuple[Any, Any], numbers: Numbers, kind: Kind, size: int
+) -> tuple[bool, bool]:
+    """Check a batch with marks of missing values, if the model can take it; otherwise one of these numbers."""
+    generator = torch.Generator().manual_seed(2)
+    if numbers is normal and _has_features(data[0]):
+        with suppress(InputError):
+            found = _check_batch(recorder, loss, layout, *_make_batch(data, padded, kind, generator, size))
+            if found[0]:
+                return found
+    return _check_batch(recorder, loss, layout, *_make_batch(data, numbers, kind, generator, size))
+
+
 def _check_batch(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, targets: Any) -> tuple[bool, bool]:
     """Check that losses do not depend on other rows. Whether that was conclusive, and whether tensors are changed in place."""
-    count = effort_for(recorder.model).batch
+    count = count_examples((inputs, targets))
     tensors, changed = [leaf for leaf in leaves((inputs, targets)) if isinstance(leaf, Tensor)], False
 
     def losses() -> Tensor:
@@ -190,8 +237,7 @@ def _check_batch(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, ta
 
 def _check_single_examples(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, targets: Any) -> bool:
     """Compare with plain autograd on each example alone. Returns whether that was conclusive."""
-    single = effort_for(recorder.model).single
-    weights = torch.tensor(WEIGHTS[:single], dtype=layout.dtype, device=layout.device)
+    weights = torch.tensor(WEIGHTS[: count_examples((inputs, targets))], dtype=layout.dtype, device=layout.device)
     halves: set[torch.dtype] = set()
     with evaluation_mode(recorder.model), without_randomness(recorder.model):
         of = partial(gradients, recorder, layout, loss)

@@ -18,8 +18,6 @@ Examples are made up: only shapes and types of the data are used, so messages ma
 """
 
 import math
-import traceback
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
@@ -29,24 +27,24 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from privopt.perexample.networks.apart import Functions, under_vmap
 from privopt.perexample.networks.examples import (
-    Kind,
+    Effort,
+    Like,
     MadeUp,
-    Numbers,
     call_model,
     compute_losses,
     copy_tensors,
-    effort_for,
     leaves,
     rows_of,
 )
-from privopt.perexample.networks.fallback import forwards
 from privopt.perexample.networks.isolation.combinations import Watch, code_line, find_combinations
 from privopt.perexample.networks.loss_modules import Loss
-from privopt.perexample.networks.model_state import ModelState, in_precision, random_values
+from privopt.perexample.networks.model_state import ModelState, forwards, in_precision, opposite_values, random_values
 from privopt.perexample.networks.rng import without_randomness
 from privopt.perexample.networks.unsupported import UnsupportedLayer
 
+CHANGED = 8  # reductions whose results are changed
 REPEATS = 5  # runs of one batch that show whether its losses are random
 DRAWN = "the model or the loss draws random numbers that could not be replaced by constants"
 MIXED = (
@@ -75,39 +73,48 @@ TOLERANCES = {
 }
 
 
-def check_isolation(model: nn.Module, loss: Loss, inputs: Any, targets: Any, kind: Kind, numbers: Sequence[Numbers]) -> list[str]:
+def check_isolation(model: nn.Module, loss: Loss, like: Like, whole: Like | None = None) -> list[str]:
     """Refuse a model or loss that mixes examples. Returns why independence is checked and not proved; empty if it is proved.
 
-    `inputs` and `targets` show the shapes and types of the data; `kind` says which integers the model can take.
+    The examples that are made up are `like` those of the data, perhaps shorter; then one batch is as long as the `whole` ones.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    start, reasons = ModelState(model), dict[str, None]()
+    start, trial = ModelState(model), _Trial(model, loss, parameters, like.effort)
     for dtype in dict.fromkeys((torch.float64, parameters[0].dtype)):
-        with ExitStack() as stack:
-            stack.callback(start.restore)
-            stack.enter_context(in_precision(model, dtype))
-            if isinstance(module := getattr(loss, "module", loss), nn.Module):
-                stack.enter_context(in_precision(module, dtype))
-            stack.enter_context(torch.enable_grad())
-            trial = _Trial(model, loss, parameters)
-            made_up = MadeUp(model, inputs, targets, kind, numbers, dtype)
-            usual = made_up.usual()
+        made_up = MadeUp(model, like, dtype)
+        usual = made_up.usual()
+        with _computing_in(dtype, model, loss, start):
             try:
                 trial.losses(usual[0], rows=slice(None))
             except Exception:  # the code needs another precision
-                reasons["the model computes in single precision only, where rounding hides what is small"] = None
+                trial.reasons["the model computes in single precision only, where rounding hides what is small"] = None
                 continue
             for batch in usual:
-                reasons |= dict.fromkeys(trial.compare(batch, gradients=True))
-            with random_values(parameters):
-                for place, batch in enumerate([*usual, *made_up.revealing()]):
-                    reasons |= dict.fromkeys(trial.compare(batch, gradients=place < len(usual)))
-                reasons |= dict.fromkeys(trial.look_for_combinations(made_up.rows, list(reasons)))
-            with random_values(parameters, opposite=True):  # where an output that was negative is positive
+                trial.compare(batch, gradients=False)
+        with random_values(parameters), _computing_in(dtype, model, loss, start):
+            for place, batch in enumerate([*usual, *made_up.revealing()]):
+                trial.compare(batch, gradients=place < len(usual))
+            trial.look_for_combinations(made_up.rows(max(like.effort.primes)))
+            if whole is not None:
+                long = _Trial(model, loss, parameters, whole.effort, trial.reasons)
+                long.compare(MadeUp(model, whole, dtype).usual()[0], gradients=False)
+            with opposite_values(parameters):  # where an output that was negative is positive
                 for batch in usual:
-                    reasons |= dict.fromkeys(trial.compare(batch, gradients=True))
-            return list(reasons)
+                    trial.compare(batch, gradients=True)
+        return list(trial.reasons)
     return ["the model could not be run without its random draws"]
+
+
+@contextmanager
+def _computing_in(dtype: torch.dtype, model: nn.Module, loss: Loss, start: ModelState) -> Iterator[None]:
+    """Run model and loss in this precision in this block, and restore the model's state after it."""
+    with ExitStack() as stack:
+        stack.callback(start.restore)
+        stack.enter_context(in_precision(model, dtype))
+        if isinstance(module := getattr(loss, "module", loss), nn.Module):
+            stack.enter_context(in_precision(module, dtype))
+        stack.enter_context(torch.enable_grad())
+        yield
 
 
 def draws_random_numbers(model: nn.Module, inputs: Any) -> bool:
@@ -123,10 +130,19 @@ def draws_random_numbers(model: nn.Module, inputs: Any) -> bool:
 
 
 class _Trial:
-    """A model and a loss whose losses are computed in two ways."""
+    """A model and a loss whose losses are computed in two ways, and the `reasons` why independence is not proved."""
 
-    def __init__(self, model: nn.Module, loss: Loss, parameters: list[nn.Parameter]) -> None:
-        self._model, self._loss, self._parameters, self._effort = model, loss, parameters, effort_for(model)
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        parameters: list[nn.Parameter],
+        effort: Effort,
+        reasons: dict[str, None] | None = None,
+    ) -> None:
+        self._model, self._loss, self._parameters, self._effort = model, loss, parameters, effort
+        self.reasons: dict[str, None] = {} if reasons is None else reasons
+        self._precisions = set[torch.dtype]()
 
     def losses(self, batch: Any, rows: slice | Tensor) -> Tensor:
         """The losses of these rows, as one batch."""
@@ -134,38 +150,41 @@ class _Trial:
         with without_randomness(self._model):  # of the model: examples are made up outside of this block
             return compute_losses(self._loss, call_model(self._model, inputs), targets)
 
-    def compare(self, batch: Any, *, gradients: bool) -> list[str]:
-        """Refuse a batch that mixes examples. Returns why independence was not shown by construction; empty if it was."""
-        found = set[torch.dtype]()
+    def compare(self, batch: Any, *, gradients: bool) -> None:
+        """Refuse a batch that mixes examples."""
         try:
-            with _record_precisions(found), torch.set_grad_enabled(gradients):
-                together = self.losses(batch, slice(None)).detach()
+            if self._precisions:
+                with torch.no_grad():
+                    together = self.losses(batch, slice(None))
+            else:
+                with _record_precisions(self._precisions):
+                    together = self.losses(batch, slice(None)).detach()
         except Exception:  # the model cannot take these examples
-            return []
-        tolerance = max(TOLERANCES[dtype] for dtype in found | {together.dtype} if dtype in TOLERANCES)
+            return
+        self._precisions.add(together.dtype)
         try:
             with torch.set_grad_enabled(gradients):
-                return self._compare(batch, together, tolerance)
+                self._compare(batch, together)
         except UnsupportedLayer:
-            if self._is_random(batch, together):
-                return [DRAWN]
-            raise
+            if not self._is_random(batch, together):
+                raise
+            self.reasons[DRAWN] = None
 
-    def _compare(self, batch: Any, together: Tensor, tolerance: Tolerance) -> list[str]:
+    @property
+    def _tolerance(self) -> Tolerance:
+        return max(TOLERANCES[dtype] for dtype in self._precisions if dtype in TOLERANCES)
+
+    def _compare(self, batch: Any, together: Tensor) -> None:
         try:
-            self._check(batch, together, self._losses_under_vmap(batch), tolerance)
-        except UnsupportedLayer:
-            raise
+            apart = self._losses_under_vmap(batch)
         except Exception as error:
-            reason = _reason(error)
-        else:
-            return []
-        try:
-            apart = torch.cat([self.losses(batch, slice(i, i + 1)) for i in range(len(together))])
-        except Exception:
-            return [reason, "some made-up examples cannot be run alone"]
-        self._check(batch, together, apart, tolerance)
-        return [reason]
+            self.reasons[_reason(error)] = None
+            try:
+                apart = torch.cat([self.losses(batch, slice(i, i + 1)) for i in range(len(together))])
+            except Exception:
+                self.reasons["some made-up examples cannot be run alone"] = None
+                return
+        self._check(batch, together, apart)
 
     def _is_random(self, batch: Any, together: Tensor) -> bool:
         """Whether the losses of a batch change from run to run: random numbers that no constant replaced."""
@@ -173,64 +192,66 @@ class _Trial:
             again = [self.losses(batch, slice(None)) for _ in range(REPEATS)]
         return any(not torch.equal(together.nan_to_num(), other.nan_to_num()) for other in again)
 
-    def look_for_combinations(self, rows: Callable[[int], Any], known: list[str]) -> list[str]:
-        """Refuse losses that follow a number made of several examples. Returns other operations that combine examples.
+    def look_for_combinations(self, batch: Any) -> None:
+        """Refuse losses that follow a number made of several examples, and name other operations that combine examples.
 
-        A line of code that is among the `known` reasons is not named again.
+        A line of code that is a reason already is not named again.
         """
 
         def losses(size: int) -> Tensor:
-            return self.losses(rows(size), slice(None))
+            return self.losses(batch, slice(size))
 
         try:
-            reductions, others = find_combinations(losses, self._effort.primes)
+            reductions, others, (fewer, more) = find_combinations(losses, self._effort.primes)
         except Exception:  # the model cannot take these examples, or looks for a dispatch mode of torch
-            return ["the operations of the model could not be recorded"]
-        reasons = list[str]()
-        size = self._effort.primes[0]
-        with torch.no_grad():
-            before = losses(size)
-            for place, operation in reductions[: self._effort.reductions]:
-                try:
-                    with Watch(size, change=place):
-                        after = losses(size)
-                except Exception:  # this result cannot be changed on its own
-                    continue
-                if not _close(after, before, TOLERANCES[torch.float32]) and not self._is_random(rows(size), before):
-                    raise UnsupportedLayer(f"{MIXED} Here it is {operation}.")
+            self.reasons["the operations of the model could not be recorded"] = None
+            return
+        size, finite = self._effort.primes[0], fewer.isfinite()
+        changed: list[tuple[Tensor, str]] = [(more[:size], "")]  # losses that must be those of a batch of that size
+        for place, operation in reductions[:CHANGED]:
+            try:
+                with torch.no_grad(), Watch(size, change=place):
+                    changed.append((losses(size), f" Here it is {operation}."))
+            except Exception:  # this result cannot be changed on its own
+                continue
+        for after, remark in changed:
+            same = _close(after[finite], fewer[finite], max(self._tolerance, TOLERANCES[torch.float32]))
+            if not same and not self._is_random(rows_of(batch, slice(size)), fewer):
+                raise UnsupportedLayer(f"{MIXED}{remark}")
         for operation in dict.fromkeys([*others, *(operation for _, operation in reductions)]):
-            if not operation.where or not any(operation.where in reason for reason in (*known, *reasons)):
-                reasons.append(f"an operation combines the examples of a batch ({operation})")
-        return reasons
+            if not operation.where or not any(operation.where in reason for reason in self.reasons):
+                self.reasons[f"an operation combines the examples of a batch ({operation})"] = None
 
-    def _check(self, batch: Any, together: Tensor, apart: Tensor, tolerance: Tolerance) -> None:
+    def _check(self, batch: Any, together: Tensor, apart: Tensor) -> None:
         finite = apart.isfinite()
-        if apart.shape != together.shape or not _close(together[finite], apart[finite], tolerance):
+        if apart.shape != together.shape or not _close(together[finite], apart[finite], self._tolerance):
             raise UnsupportedLayer(MIXED)
+        if bool(finite.all()) and not torch.is_grad_enabled():
+            return
         few = torch.arange(1, len(together)) if bool(finite.all()) else finite.nonzero().flatten()  # a batch of another size
         if len(few):
             fewer = self.losses(batch, few)
-            if not _close(fewer, apart[few], tolerance):
+            if not _close(fewer, apart[few], self._tolerance):
                 raise UnsupportedLayer(MIXED)
-            self._compare_gradients(fewer, apart[few], tolerance)
+            self._compare_gradients(fewer, apart[few])
 
-    def _compare_gradients(self, together: Tensor, apart: Tensor, tolerance: Tolerance) -> None:
+    def _compare_gradients(self, together: Tensor, apart: Tensor) -> None:
+        """Refuse gradients that differ, a part of the parameters at a time: those of a large model take memory."""
         weights = torch.linspace(1.0, 2.0, len(apart), dtype=apart.dtype, device=apart.device).cos()
-        ours, wanted = (self._gradients(losses, weights) for losses in (together, apart))
-        overall = max((_largest(gradient) for gradient in wanted if gradient is not None), default=0.0)
-        for one, other in zip(ours, wanted, strict=True):
-            if one is None and other is None:
-                continue
-            gap = one if other is None else other if one is None else one - other
-            assert gap is not None
-            allowed = tolerance.allows(0.0 if other is None else _largest(other), overall)
-            if math.isfinite(overall) and not _largest(gap) <= allowed:
-                raise UnsupportedLayer(MIXED)
-
-    def _gradients(self, losses: Tensor, weights: Tensor) -> Sequence[Tensor | None]:
-        if not losses.requires_grad:
-            return [None] * len(self._parameters)
-        return torch.autograd.grad(losses @ weights, self._parameters, allow_unused=True)
+        if not apart.requires_grad and not together.requires_grad:
+            return
+        gaps, sizes = list[float](), list[float]()
+        for part in _parts(self._parameters):
+            wanted = _gradients(apart, weights, part)
+            sizes += [0.0 if gradient is None else _largest(gradient) for gradient in wanted]
+            for one, other in zip(_gradients(together, weights, part), wanted, strict=True):
+                gap = one if other is None else other if one is None else one.sub(other)
+                gaps.append(0.0 if gap is None else _largest(gap))
+        overall = max(sizes, default=0.0)
+        if math.isfinite(overall) and any(
+            not gap <= self._tolerance.allows(size, overall) for gap, size in zip(gaps, sizes, strict=True)
+        ):
+            raise UnsupportedLayer(MIXED)
 
     def _losses_under_vmap(self, batch: Any) -> Tensor:
         """Each example as a batch of its own, under vmap."""
@@ -248,10 +269,30 @@ class _Trial:
         recurrent: dict[nn.Module, Callable[..., Any]] = {
             module: _vmap_forward(module) for module in self._model.modules() if isinstance(module, nn.RNNBase)
         }
-        with warnings.catch_warnings(), forwards(recurrent), without_randomness(self._model):
-            warnings.filterwarnings("ignore", "There is a performance drop")  # no batching rule: correct, and slow
+        with under_vmap(), forwards(recurrent), without_randomness(self._model), Functions():
             found: Tensor = vmap(one, randomness="different")(*(parts[place] for place in mapped))
         return found
+
+
+AT_ONCE = 1 << 25  # numbers of gradients that are compared at a time
+
+
+def _parts(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Some parameters at a time."""
+    part, numbers = list[nn.Parameter](), 0
+    for parameter in parameters:
+        if part and numbers + parameter.numel() > AT_ONCE:
+            yield part
+            part, numbers = [], 0
+        part.append(parameter)
+        numbers += parameter.numel()
+    yield part
+
+
+def _gradients(losses: Tensor, weights: Tensor, parameters: list[nn.Parameter]) -> Sequence[Tensor | None]:
+    if not losses.requires_grad:
+        return [None] * len(parameters)
+    return torch.autograd.grad(losses @ weights, parameters, allow_unused=True, retain_graph=True)
 
 
 def _largest(tensor: Tensor) -> float:
@@ -330,4 +371,4 @@ def _reason(error: Exception) -> str:
     says = str(error).strip().partition("\n")[0]
     reading = any(mark in says for mark in (".item()", "data-dependent", "__index__"))
     what = "a tensor is read as a Python number" if reading else "torch.vmap cannot run an operation"
-    return f"{what} ({code_line(traceback.extract_tb(error.__traceback__)) or says.partition('. ')[0]})"
+    return f"{what} ({code_line(error.__traceback__) or says.partition('. ')[0]})"

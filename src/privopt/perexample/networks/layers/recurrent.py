@@ -20,6 +20,8 @@ from privopt.perexample.networks.unsupported import UnsupportedLayer
 
 AT_ONCE = 1 << 18  # gate values that are processed together: they fit a cache
 
+Linear = Callable[..., Tensor]  # (input, weight, bias)
+
 
 class StepRecord:
     """What the weights' gradients need of the steps: hidden states, and the gradients at the recurrent weight."""
@@ -246,17 +248,6 @@ def record_recurrent(module: nn.RNNBase, name: str, tape: Tape) -> Callable[...,
     return forward
 
 
-def refuse_projection(module: nn.LSTM, name: str, arguments: Any, used: Sequence[int]) -> None:
-    """Refuse calls of an LSTM with proj_size that cannot be repeated for one example; `used` are indices of outputs."""
-    args, kwargs = arguments
-    no_state = len(args) + len(kwargs) == 1 and not any(isinstance(x, PackedSequence) for x in (*args, *kwargs.values()))
-    if not (no_state and module.batch_first and set(used) <= {0}):
-        raise UnsupportedLayer(
-            f"{name or 'the model'} (LSTM) has proj_size, which works only for outputs of padded sequences: batch_first=True, "
-            "not packed, no state given or used. Use proj_size=0, and an nn.Linear after it."
-        )
-
-
 def _backwards(steps: int, lengths: Tensor | None, device: torch.device) -> Tensor | None:
     """For each example, its steps from last to first: (time, examples); None if all have the same length."""
     if lengths is None:
@@ -332,3 +323,36 @@ def _direction(
     if trainable and tapped.requires_grad and record.states is not None:
         tape.tap(name, kind, [tapped], [kept, record.states], make_factors)
     return out
+
+
+# ---------------------------------------------------------------- single cells
+
+
+def _lstm_cell(linear: Linear, x: Tensor, states: Sequence[Tensor], *weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    gates = linear(x, *weights[::2]) + linear(states[0], *weights[1::2])
+    write, forget, new, read = gates.chunk(4, -1)
+    cell = forget.sigmoid() * states[1] + write.sigmoid() * new.tanh()
+    return read.sigmoid() * cell.tanh(), cell
+
+
+def _gru_cell(linear: Linear, x: Tensor, state: Tensor, *weights: Tensor | None) -> Tensor:
+    of_input, of_state = linear(x, *weights[::2]).chunk(3, -1), linear(state, *weights[1::2]).chunk(3, -1)
+    reset, keep = (of_input[gate] + of_state[gate] for gate in (0, 1))
+    new = (of_input[2] + reset.sigmoid() * of_state[2]).tanh()
+    return new + keep.sigmoid() * (state - new)
+
+
+def _tanh_cell(linear: Linear, x: Tensor, state: Tensor, *weights: Tensor | None) -> Tensor:
+    return (linear(x, *weights[::2]) + linear(state, *weights[1::2])).tanh()
+
+
+def _relu_cell(linear: Linear, x: Tensor, state: Tensor, *weights: Tensor | None) -> Tensor:
+    return (linear(x, *weights[::2]) + linear(state, *weights[1::2])).relu()
+
+
+CELLS: dict[Callable[..., Any], Callable[..., Any]] = {
+    torch.lstm_cell: _lstm_cell,
+    torch.gru_cell: _gru_cell,
+    torch.rnn_tanh_cell: _tanh_cell,
+    torch.rnn_relu_cell: _relu_cell,
+}  # the functions of nn.LSTMCell, nn.GRUCell and nn.RNNCell, written out: torch.vmap has no rule for them
