@@ -256,11 +256,10 @@ PAGES: dict[str, dict[Part, str]] = {
     "federated.md": {federated: "federated"},
     "images.md": {images: "images"},
     "defaults.md": {tables: "tables"},
-    "networks.md": {people_have: "people_have"},
     "benchmarks.md": {networks: "speed", memory: "speed", linear: "speed"},
     "methods/adadps.md": {papers_adadps: "papers_networks"},
     "methods/dp_srm.md": {papers_srm: "papers_networks"},
-    "networks.md": {network_memory: "network_memory"},
+    "networks.md": {people_have: "people_have", network_memory: "network_memory"},
 }  # the parts of each page, and their files of results
 
 
