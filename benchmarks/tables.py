@@ -139,8 +139,7 @@ def trained(problem: Problem, epsilon: float, seed: int, *, declared: bool) -> t
         task: Any = "classify" if problem.classes else "regress"
         asked = Request(file=train, target="target", epsilon=epsilon, seed=seed, task=task, schema=schema)
         model = runs.start(asked, Path(place) / "run").model()
-        text = datasets.as_written(datasets.listed_values(schema, "target"))
-        return model, datasets.read(test, "target", text=text)
+        return model, datasets.read(test, "target", text=datasets.text_columns(schema, "target"))
 
 
 def true_schema(problem: Problem) -> Schema:
@@ -268,7 +267,7 @@ def measure(seeds: int, peer_seeds: int, only: str, epsilons: list[float]) -> No
     """Run what is not in the file yet."""
     found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"rows": []}
     command = shlex.join(["python", "benchmarks/tables.py", "--seeds", str(seeds), "--peer-seeds", str(peer_seeds)])
-    found = {"command": command, "machine": machine(), "rows": found["rows"]}
+    found |= {"command": command, "machine": machine()}
     done = {(row["table"], row["model"], row["epsilon"], row["seed"]) for row in found["rows"]}
     tables = [problem for problem in problems() if only in problem.name]
     for seed in range(seeds):

@@ -366,7 +366,7 @@ def _taken_as_public(prepared: _Prepared) -> list[str]:
 
 def loss_of_task(task: Task, classes: int) -> Callable[[float], Loss]:
     if task == "regress":
-        return lambda unit: Huber(0.2)
+        return lambda unit: Huber(1.0)  # squared loss but for what lies beyond the range of almost all targets
     return lambda unit: Logistic() if classes == 2 else Multinomial(classes)
 
 
