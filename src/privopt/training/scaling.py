@@ -330,9 +330,9 @@ def survey_ranges(
     """The ranges of the columns of these parts of the same rows, estimated privately and paid for.
 
     Ranges that are declared, `inside`, are promises, infinite where there is none: values are clipped to them, and what is found
-    lies within. A column that has too few rows to tell keeps its declared range; if 0 is in it, it is made symmetric, so that many
-    small values in a wide range are almost 0, and not almost its end. One of which 0 only is seen is clipped to [−1, 1]: of what
-    is rare it matters most whether it is there.
+    lies within. A column that has too few rows to tell keeps its declared range; if 0 is in it, it is made symmetric, so that
+    many small values in a wide range are almost 0, and not almost its end. One of which 0 only is seen is clipped to [−1, 1]: of
+    what is rare it matters most whether it is there.
     """
     size, width = parts[0].shape[0], sum(part.shape[1] for part in parts)
 
