@@ -32,8 +32,8 @@ their own. The numeric columns share what the others leave: one knot for each 11
 columns stay lines. The numbers are empirical.
 
 Linear or a network. Hats bend in each column, so all that a network adds are interactions of columns, and all of its weights move
-in noise. It was worse than hats on seven tables with up to 1500 rows for each column, but for two or three of five columns or
-fewer, and better on those with 2000 or more: so many it takes, and 300 of nμ. The numbers are empirical.
+in noise. It was worse than hats on most tables of eight columns or more, and better on three of up to five columns, whose
+interactions are few: with at most five columns, 900 rows and 250 of nμ for each, a network pays. The numbers are empirical.
 
 The start. Rounds of noise are a bad way to learn how rare a class is: an intercept has to travel log(1/p) there. Its shares are
 measured once, to ±0.05 if that costs a quarter of the squared budget or less, and with a fiftieth of it if they come cheaper.
@@ -97,13 +97,15 @@ def column_knots(size: int, numeric: int, others: int, single_release_noise: flo
     return int(asked) if asked >= LEAST_KNOTS else 2
 
 
-ROWS_OF_A_COLUMN, QUALITY_OF_A_COLUMN = 2000, 300.0  # rows, and nμ, for each column of a table that a network learns
+MOST_INTERACTING = 5  # columns of a table that a network learns,
+ROWS_OF_A_COLUMN, QUALITY_OF_A_COLUMN = 900, 250.0  # and rows and nμ for each
 
 
 def network_pays(size: int, columns: int, single_release_noise: float) -> bool:
     """Whether a small network is expected to be better than a linear model of hats. See the top of this file."""
     width = columns + 1
-    return size >= ROWS_OF_A_COLUMN * width and size >= QUALITY_OF_A_COLUMN * width * single_release_noise
+    enough = size >= ROWS_OF_A_COLUMN * width and size >= QUALITY_OF_A_COLUMN * width * single_release_noise
+    return enough and columns <= MOST_INTERACTING
 
 
 START_ERROR = 0.05  # of what an intercept starts at, if that costs between these shares of the squared budget
