@@ -17,7 +17,7 @@ from privopt.errors import BudgetExceeded
 from privopt.measure import surveys
 from privopt.measure.clips import l2
 from privopt.measure.randomness import generator
-from privopt.perexample.columns import Knots
+from privopt.perexample.columns import Hats, Knots, basis_from_json
 from privopt.perexample.design import Design, Frame
 from privopt.perexample.grads import Vector
 from privopt.privacy.budget import Budget
@@ -259,6 +259,23 @@ def test_knots_are_where_values_are_and_at_each_of_a_few_values() -> None:
     assert len(curve.at) == 8
     assert curve.at[3] < np.quantile(many, 0.9) < many.max() == pytest.approx(curve.at[-1])
     assert all(min(abs(knot - value) for knot in steps.at) < 4 / 64 for value in range(5))
+
+
+def test_no_hat_of_a_few_values_is_left_out_unless_one_of_them_is_most_rows() -> None:
+    rng = np.random.default_rng(5)
+    equal, mostly = rng.integers(0, 5, 20_000), np.where(rng.random(20_000) < 0.8, 0, rng.integers(0, 5, 20_000))
+    every, rest, curve = knots(np.column_stack([equal, mostly, rng.standard_normal(20_000)]), 3.0)
+    assert isinstance(every, Knots)
+    assert isinstance(rest, Knots)
+    assert isinstance(curve, Knots)
+    assert len(every.shown) == len(every.at) == 5
+    assert rest.shown == [knot for knot in rest.at if knot > 0.5]
+    assert len(curve.shown) == len(curve.at) - 1
+    hats = Hats((every, rest))
+    assert (hats.complete, hats.width) == (1, 9)
+    rows = hats.transform(np.array([[0.0, 0.0], [4.0, 4.0]])).toarray()
+    np.testing.assert_allclose(rows[:, :5].sum(axis=1), 1.0)
+    assert basis_from_json(hats.to_json()) == hats
 
 
 def test_a_constant_has_no_knots_and_noise_alone_gives_knots_within_the_range() -> None:

@@ -1,9 +1,12 @@
 """The list of methods, a user's own among them, and recipes as plans."""
 
+import itertools
+import math
 import pkgutil
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import privopt
@@ -14,6 +17,8 @@ from privopt.measure.mechanisms import gaussian
 from privopt.measure.queries import gradient
 from privopt.measure.samplers import disjoint_batches, full_batch
 from privopt.methods import METHODS, find_method, own_files
+from privopt.methods.problem import Choices, Problem, logistic_facts
+from privopt.methods.rules import adaptive_defaults, network_pays
 from privopt.postprocess.updates import sgd
 from privopt.privacy.events import GaussianDpEvent, NoOpDpEvent, SelfComposedDpEvent, compose
 from privopt.recipe import Recipe, always
@@ -94,3 +99,32 @@ def test_rounds_that_cost_nothing_are_planned_as_such() -> None:
     recipe = Recipe(7, always(Measurement(disjoint_batches(3, key=0), [gradient() @ l2(1.0)], gaussian(2.0))), sgd(0.1))
     assert [isinstance(event, NoOpDpEvent) for event in recipe.events()] == [False, True, True, False, True, True, False]
     assert recipe.planned_event() == SelfComposedDpEvent(GaussianDpEvent(2.0), 3)
+
+
+# ---------------------------------------------------------------- rules of linear models
+
+
+def linear_problem(size: int, width: int, noise: float) -> Problem:
+    return Problem("linear", Choices(), logistic_facts(), size, width, width, 2.0, noise)
+
+
+@pytest.mark.parametrize(("size", "width"), [(500, 40), (30_000, 100), (25_000, 10_000)])
+def test_more_budget_never_means_a_smaller_clip_or_step_and_stability_holds_five_rows_back(size: int, width: int) -> None:
+    noises = np.geomspace(1e3, 1e-4, 40)
+    found = [adaptive_defaults(linear_problem(size, width, noise), noise * math.sqrt(200)) for noise in noises]
+    for name in ("clip_bound", "rounds"):
+        assert np.diff([settings[name] for settings in found]).min() >= 0
+    paces = [settings["learning_rate"] * math.sqrt(settings["rounds"]) for settings in found]
+    assert min(later / earlier for earlier, later in itertools.pairwise(paces)) > 0.999
+    five = 5 * 0.5 * 2.0 / size
+    for noise, settings in zip(noises, found, strict=True):
+        per_coordinate = noise * math.sqrt(200) * settings["clip_bound"] / size
+        assert per_coordinate + settings["stability"] >= five * (1 - 1e-9)
+    assert found[0]["stability"] < 0.01 * noises[0] * math.sqrt(200) * found[0]["clip_bound"] / size
+
+
+def test_a_network_pays_where_rows_and_budget_are_many_for_each_column() -> None:
+    assert network_pays(8000, 5, 4.0)
+    assert not network_pays(8000, 5, 40.0)  # a small budget
+    assert not network_pays(5000, 5, 1.0)  # few rows
+    assert not network_pays(80_000, 22, 4.0)  # many columns

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,28 @@ def test_a_network_learns_what_a_linear_model_cannot(tmp_path: Path) -> None:
     assert found["linear"] < 0.7  # whatever the noise: a search over 40,000 angles finds no line above 0.68 on these rows
     assert found["mlp:32"] > 0.85
     assert "tanh" in statement.settings["model"]
+
+
+def test_a_model_is_chosen_by_public_numbers_and_the_statement_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    X = np.random.default_rng(0).standard_normal((4500, 1))
+    np.savez(tmp_path / "rows.npz", X=X, y=(np.abs(X[:, 0]) < 0.7).astype(int))
+    asked = Request(
+        file=tmp_path / "rows.npz", target=None, epsilon=3.0, model="auto", settings=Settings(rounds=3, bounds=3.0), seed=0
+    )
+    for name, request, hidden, reason in (
+        ("network", asked, 1, "mlp:64, by a public rule, for 4500 rows and 1 columns"),
+        ("budget", replace(asked, epsilon=0.1), 0, "linear, by a public rule, for 4500 rows and 1 columns"),
+        ("method", replace(asked, settings=replace(asked.settings, method="dp-sgd")), 0, "linear, by a public rule"),
+    ):
+        folder = runs.start(request, tmp_path / name)
+        assert len(folder.model().hidden) == hidden
+        assert any(reason in line for line in folder.statement().assumed_public)
+        assert folder.statement().event == folder.ledger().event
+    assert len(runs.resume(tmp_path / "network").model().hidden) == 1
+    monkeypatch.setattr("privopt.runs.execution.find_spec", lambda name: None)
+    folder = runs.start(asked, tmp_path / "without torch")
+    assert not folder.model().hidden
+    assert any("torch is not installed" in line for line in folder.statement().assumed_public)
 
 
 def test_numbers_are_regressed(tmp_path: Path) -> None:

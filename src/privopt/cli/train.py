@@ -43,8 +43,8 @@ MethodName = Annotated[str, typer.Option(help="How to train; `privopt methods` l
 Model = Annotated[
     str,
     typer.Option(
-        help="linear, or a network: mlp:128,128 has two hidden layers of 128 tanh units (ReLU was less reliable under "
-        "noise). Networks need torch: pip install 'privopt\\[torch]'."
+        help="auto chooses by the numbers of rows and columns and epsilon, and the statement says what; linear; or a network: "
+        "mlp:128,128 has two hidden layers of 128 tanh units. Networks need torch: pip install 'privopt\\[torch]'."
     ),
 ]
 Public = Annotated[
@@ -75,7 +75,7 @@ def train(
     epsilon: Epsilon = None,
     delta: Delta = None,
     method: MethodName = "dp-adam",
-    model: Model = "linear",
+    model: Model = "auto",
     option: MethodOptions = None,
     public: Public = None,
     task: Task = None,

@@ -106,8 +106,9 @@ def column_knots(
     """Estimate knots for the columns of these ranges, at most `knots` of them per column on average; none for a constant.
 
     Columns of few values have a knot at each of them, with knots that other such columns leave. The knots of other columns are at
-    both ends and at quantiles, for which no bin counts more than one knot's share. Without the knot nearest to the fullest bin,
-    most rows are sparse where a column is mostly one value.
+    both ends and at quantiles, for which no bin counts more than one knot's share. The hat nearest to the fullest bin is left
+    out: most rows are sparse where a column is mostly one value. Of few values that are all rarer than a half none is: the one
+    that is left out could be an extreme, and all others would have far to travel from it.
 
     **Guarantee** One histogram of 64 equal bins between public ends, of one vote per column and example: l2 sensitivity
     √columns. Event: Gaussian(z), paid before the rows are read. Knots follow from the noisy counts only.
@@ -138,7 +139,7 @@ def column_knots(
 
 def _place_knots(counts: Vector, shares: Vector, most: int, low: float, high: float, *, each: bool) -> Knots:
     """Knots between low and high: at both ends and at quantiles in between, or at each bin that holds rows and at empty ends."""
-    bins = len(counts)
+    bins, complete = len(counts), each and counts.max() < counts.sum() / 2
     if each:
         places = (np.flatnonzero(shares) + 0.5) / bins
         places = np.unique([0.0 if not shares[0] else places[0], *places, 1.0 if not shares[-1] else places[-1]])
@@ -152,7 +153,7 @@ def _place_knots(counts: Vector, shares: Vector, most: int, low: float, high: fl
         edges = np.interp(np.linspace(0, 1, most)[1:-1], below[rising], np.flatnonzero(rising))
         places = np.unique(np.round([0, *edges, bins])) / bins
     at = [low * (1 - place) + high * place for place in places.tolist()]
-    return Knots(tuple(at), int(np.abs(places - (counts.argmax() + 0.5) / bins).argmin()))
+    return Knots(tuple(at), int(np.abs(places - (counts.argmax() + 0.5) / bins).argmin()) if not complete else -1)
 
 
 def typical_norm(norms: Vector, *, noise_multiplier: float, spending: Run, rng: Rng) -> float | None:

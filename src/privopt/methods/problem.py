@@ -36,8 +36,8 @@ def logistic_facts() -> LossFacts:
 
 
 def multinomial_facts(classes: int) -> LossFacts:
-    """Several classes, by the cross-entropy of their scores."""
-    return LossFacts(classes, 1.0, math.sqrt(0.5), math.sqrt(2), 0.5, math.sqrt(2), math.log(classes))
+    """Several classes, by the cross-entropy of their scores; of a guess among K there is log K to gain."""
+    return LossFacts(classes, math.log2(classes), math.sqrt(0.5), math.sqrt(2), 0.5, math.sqrt(2), math.log(classes))
 
 
 def huber_facts(threshold: float) -> LossFacts:

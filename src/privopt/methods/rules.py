@@ -13,9 +13,12 @@ privacy. What matters is the *displacement by noise* that we allow, κ/R; a row 
   hedge between the two. The exponent is empirical; a model of pure noise then loses no more than κ²/8.
 - The data's own sampling noise acts like privacy noise: 1/q² becomes 1/q² + f/n, which stops overfitting as ε grows.
 - Adam and RMSProp divide by √v ≈ s while noise dominates, so a learning rate of κ/(R√T) displaces by κ/R; once the gradient
-  dominates, √v exceeds s and the step limits itself. Descent takes κ/(R√T s), capped by the smoothness of the loss, 1/(LR²).
-- Noise is proportional to the clip bound, bias falls with it: C is the gradient of a typical row at θ = 0, and grows with √q
-  towards the largest possible one, where nothing is clipped. Below it, the clipped loss would no longer be calibrated.
+  dominates, √v exceeds s and the step limits itself. Without noise even one row alone would move a coefficient at the full
+  rate, which overfits where columns are rare: √v + stability is at least the size of five rows' gradients.
+- Descent takes κ/(R√T s), capped by the smoothness of the loss, 1/(LR²).
+- Noise is proportional to the clip bound, bias falls with it: C is half the gradient of a typical row at θ = 0 where noise
+  dominates (rows that are fitted keep their say for longer), and grows with √q to the largest possible one, where nothing is
+  clipped and probabilities are calibrated.
 - Batches of expected size b < n: nμ becomes b√T/z (the same for full batches), and s gains the sampling noise of a batch.
   Sampling amplifies without loss only while z ≥ 1 or so, which asks for T ≈ 2(μn/b)² rounds.
 
@@ -27,6 +30,10 @@ on the scores of rows is the same, too; but each hat is learnt from its part of 
 same time. So the number of features is limited: to one for each 9 of nμ, and to one for each 100 rows, since data have noise of
 their own. The numeric columns share what the others leave: one knot for each 115 of nμ, at most 16 each. With fewer than 3,
 columns stay lines. The numbers are empirical.
+
+Linear or a network. Hats bend in each column, so all that a network adds are interactions of columns, and all of its weights move
+in noise. It was worse than hats on most tables of eight columns or more, and better on three of up to five columns, whose
+interactions are few: with at most five columns, 900 rows and 250 of nμ for each, a network pays. The numbers are empirical.
 
 The start. Rounds of noise are a bad way to learn how rare a class is: an intercept has to travel log(1/p) there. Its shares are
 measured once, to ±0.05 if that costs a quarter of the squared budget or less, and with a fiftieth of it if they come cheaper.
@@ -70,6 +77,7 @@ MOMENTUM = 0.9
 PASSES = 30  # over the data, at most
 ROUNDS = {"linear": 200, "network": 300}
 DESCENT_ROUNDS = 400  # of a linear model
+FEW_ROWS = 5.0  # whose gradients move a coefficient of a linear model at half the rate
 MOST_LINEAR_ROUNDS = 1000  # when the budget is large, so that what is left to learn is worth the time
 Arguments = dict[str, Any]  # of a recipe, by name
 Kind = Literal["adaptive", "momentum", "descent"]  # divides by the size of gradients; rolls on; neither
@@ -87,6 +95,17 @@ def column_knots(size: int, numeric: int, others: int, single_release_noise: flo
     shared = (features - others) / max(numeric, 1)
     asked = min(shared, size / (QUALITY_OF_A_KNOT * single_release_noise), MOST_KNOTS)
     return int(asked) if asked >= LEAST_KNOTS else 2
+
+
+MOST_INTERACTING = 5  # columns of a table that a network learns,
+ROWS_OF_A_COLUMN, QUALITY_OF_A_COLUMN = 900, 250.0  # and rows and nμ for each
+
+
+def network_pays(size: int, columns: int, single_release_noise: float) -> bool:
+    """Whether a small network is expected to be better than a linear model of hats. See the top of this file."""
+    width = columns + 1
+    enough = size >= ROWS_OF_A_COLUMN * width and size >= QUALITY_OF_A_COLUMN * width * single_release_noise
+    return enough and columns <= MOST_INTERACTING
 
 
 START_ERROR = 0.05  # of what an intercept starts at, if that costs between these shares of the squared budget
@@ -130,10 +149,11 @@ def default_steps(
         clip_bound, rate, noise = _network(kind, problem, noise_multiplier, rounds, b, chosen)
     chosen_rate = problem.chosen.rate
     if kind == "adaptive":
+        few = FEW_ROWS * problem.loss.residual * problem.row_norm / problem.size if problem.model == "linear" else 0.0
         return {
             "clip_bound": clip_bound,
             "learning_rate": chosen_rate or rate,
-            "stability": 1e-3 * noise,
+            "stability": max(1e-3 * noise, few - noise),
             "release": average("last half"),
         }
     cap = 1 / problem.smoothness
@@ -157,7 +177,7 @@ def _linear(problem: Problem, z: float, rounds: int, batch: float, clip_bound: f
     limited = 1 / math.sqrt(1 / quality**2 + width / min(problem.size, batch * rounds))
     shake = loss.reach * min(max(limited ** (1 / 3), 0.25), 4.0)
     if clip_bound is None:
-        growth = max(1.0, math.sqrt(quality / loss.outputs) / 3)
+        growth = max(0.5, math.sqrt(quality / loss.outputs) / 3)
         clip_bound = row_norm * min(loss.residual * growth, loss.largest)
     noise = z * clip_bound / batch
     if batch < problem.size:

@@ -96,9 +96,9 @@ class UnitRows:
 
 @dataclass(frozen=True)
 class Knots:
-    """The knots of a column, in increasing order, and the place of the one whose hat is left out.
+    """The knots of a column, in increasing order, and the place of the one whose hat is left out; −1: none is.
 
-    Hats of all knots add up to 1, as the intercept does, so one is left out: where the column is at that knot, all of its
+    Hats of all knots add up to 1, as the intercept does, so one may be left out: where the column is at that knot, all of its
     features are 0, and sparse rows stay sparse.
     """
 
@@ -108,8 +108,8 @@ class Knots:
     def __post_init__(self) -> None:
         if len(self.at) < 2 or not all(np.isfinite(self.at)) or any(np.diff(np.divide(self.at, 2)) <= 0):
             raise InputError("the knots of a column are two finite numbers or more, in increasing order.")
-        if not 0 <= self.without < len(self.at):
-            raise InputError("the hat that is left out is that of one of the knots.")
+        if not -1 <= self.without < len(self.at):
+            raise InputError("the hat that is left out is that of one of the knots, or of none (-1).")
 
     @property
     def shown(self) -> list[float]:
@@ -142,6 +142,11 @@ class Hats:
         """The number of features."""
         return sum(1 if knots is None else len(knots.shown) if isinstance(knots, Knots) else 0 for knots in self.knots)
 
+    @property
+    def complete(self) -> int:
+        """The number of columns without a hat that is left out: as many features follow from the others and the intercept."""
+        return sum(isinstance(knots, Knots) and knots.without < 0 for knots in self.knots)
+
     def transform(self, matrix: Vector | sp.csr_matrix) -> sp.csr_matrix:
         """The features, a part of the rows at a time."""
         placed = [(place, knots) for place, knots in enumerate(self.knots) if isinstance(knots, Knots)]
@@ -157,12 +162,14 @@ class Hats:
         for entry, (column, knots) in enumerate(placed):
             found: Any = matrix[:, [column]]
             left, share = _between(np.ravel(found.toarray() if sp.issparse(found) else found), np.array(knots.at))
-            feature = np.insert(first + np.arange(len(knots.at) - 1), knots.without, -1)
+            feature = first + np.arange(len(knots.at))
+            if knots.without >= 0:
+                feature = np.insert(feature[:-1], knots.without, -1)
             for side, weight in ((0, 1 - share), (1, share)):
                 places = feature[left + side]
                 values[:, 2 * entry + side] = np.where(places < 0, 0.0, weight)
                 features[:, 2 * entry + side] = np.maximum(places, 0)
-            first += len(knots.at) - 1
+            first += len(knots.shown)
         starts = np.arange(size + 1) * values.shape[1]
         hats = sp.csr_matrix((values.ravel(), features.ravel(), starts), shape=(size, width))
         hats.eliminate_zeros()

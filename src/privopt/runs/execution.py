@@ -26,23 +26,26 @@ from privopt.errors import Diverged, InputError, LedgerError, PrivoptError, Rank
 from privopt.measure.units import Unit, each_person, each_row
 from privopt.methods import find_method, own_files
 from privopt.methods.problem import LossFacts
+from privopt.methods.rules import network_pays
 from privopt.perexample.grads import Vector
 from privopt.perexample.losses import Huber, Logistic, Loss, Multinomial
 from privopt.perexample.persons import Persons
 from privopt.privacy.budget import Budget
+from privopt.privacy.calibration import calibrate
 from privopt.privacy.ledger import Ledger
 from privopt.runs.evaluation import check_held_out, set_aside
 from privopt.runs.folder import RunFolder
 from privopt.runs.model import SavedModel, Task
-from privopt.runs.request import FederationRequest, Request
+from privopt.runs.request import AUTO, FederationRequest, Request
 from privopt.runs.table_users import take_ids
 from privopt.training.linear import check_linear, check_public, describe_classes, loss_facts, too_noisy, train_linear
 from privopt.training.scaling import PublicTable, TrainingRows, draw_rows_of_persons
 from privopt.training.search import Search, check_search, search_linear
-from privopt.training.session import Observer, Session
+from privopt.training.session import Observer, Session, single_release
 from privopt.training.settings import check_settings
 
 MOST_CLASSES = 100
+NETWORK = "mlp:64"  # where a network is expected to be better than a linear model
 
 
 def start(
@@ -103,6 +106,7 @@ class _Prepared:
     kinds: dict[str, Kind]
     public: tuple[Table, Vector] | None  # a table like the private one, and its targets
     persons: Persons | None  # whose rows they are, if persons are protected
+    choice: str  # of the model, and its reason; empty if the request says which
 
     @property
     def size(self) -> int:
@@ -138,7 +142,10 @@ def _prepare(request: Request) -> _Prepared:
     classes, targets = (
         find_classes(table.target, request.schema) if task == "classify" else ((), datasets.target_numbers(table.target))
     )
+    kinds = {} if table.frame is None else _kinds(request, table.frame)
     columns, public = len(table.names), request.public is not None
+    features = count_features(kinds) if kinds else columns
+    request, reason = _choose_model(request, size, features, budget)
     facts = loss_facts(loss_of_task(task, len(classes))(1.0))
     if request.hidden:
         _check_network(request, facts, budget.delta, public=public)
@@ -146,20 +153,38 @@ def _prepare(request: Request) -> _Prepared:
         check_linear(request.settings, facts, size=size, columns=columns, budget=budget, public=public, unit=unit)
         if request.search is not None:
             _check_search(request, request.search, task, facts, size=size, columns=columns, budget=budget, unit=unit)
-    kinds = {} if table.frame is None else _kinds(request, table.frame)
     if table.frame is not None:
         datasets.check_columns(table.frame, kinds)  # an error, if there is one, comes before anything is written
     if held_out is not None:
         check_held_out(request, held_out, task, len(classes), kinds)
     if budget.delta == 0:
         _check_declared(request, table, task, kinds)
-    features = count_features(kinds) if kinds else columns
     widths = (features, *request.hidden, len(classes) if len(classes) > 2 else 1)
     coefficients = sum((width + 1) * after for width, after in pairwise(widths))
-    if reason := too_noisy(size, coefficients, budget):
-        raise InputError(f"{reason} So would narrower layers, or --model linear." if request.hidden else reason)
+    if noisy := too_noisy(size, coefficients, budget):
+        raise InputError(f"{noisy} So would narrower layers, or --model linear." if request.hidden else noisy)
     known = _public(request, table, task, classes, kinds)
-    return _Prepared(request, table, budget, task, classes, targets, kinds, known, persons)
+    return _Prepared(request, table, budget, task, classes, targets, kinds, known, persons, reason)
+
+
+def _choose_model(request: Request, size: int, columns: int, budget: Budget) -> tuple[Request, str]:
+    """The request with a model, and why it is that one if the request left it open; only public numbers count."""
+    if request.model != AUTO:
+        return request, ""
+    model, why = "linear", f"{size} {'rows' if request.person is None else 'persons'} and {columns} columns"
+    plain = find_method(request.settings.method).tables and request.public is None and request.search is None and budget.delta > 0
+    if plain and network_pays(size, columns, calibrate(single_release(budget), budget)):
+        if _network_installed():
+            model = NETWORK
+        else:
+            why += (
+                f", for which {NETWORK} would be expected to be better, but torch is not installed: pip install 'privopt[torch]'"
+            )
+    return replace(request, model=model), f"the choice of the model: {model}, by a public rule, for {why}"
+
+
+def _network_installed() -> bool:
+    return all(find_spec(name) is not None for name in ("torch", "numba"))
 
 
 def _check_person(request: Request) -> None:
@@ -227,7 +252,7 @@ def _check_search(
 
 
 def _check_network(request: Request, facts: LossFacts, delta: float, *, public: bool) -> None:
-    if any(find_spec(name) is None for name in ("torch", "numba")):
+    if not _network_installed():
         raise InputError(f"--model {request.model} is a network, which needs torch: pip install 'privopt[torch]'")
     method = check_settings(request.settings, facts, "network", delta=delta, public=public)
     if method.uses_public or not method.private:
@@ -347,7 +372,7 @@ def _rows(prepared: _Prepared, session: Session) -> tuple[TrainingRows, Encoding
 
 def _taken_as_public(prepared: _Prepared) -> list[str]:
     """What a statement says of the schema, the classes and the task."""
-    request, schema, found = prepared.request, prepared.request.schema, list[str]()
+    request, schema, found = prepared.request, prepared.request.schema, [prepared.choice] if prepared.choice else []
     if declared := sum(isinstance(kind, Known) for kind in prepared.kinds.values()):
         found.append(f"the ranges or categories that the schema declares, of {declared} of the columns")
     if request.holdout is not None:
@@ -366,7 +391,7 @@ def _taken_as_public(prepared: _Prepared) -> list[str]:
 
 def loss_of_task(task: Task, classes: int) -> Callable[[float], Loss]:
     if task == "regress":
-        return lambda unit: Huber(0.2)
+        return lambda unit: Huber(1.0)  # squared loss but for what lies beyond the range of almost all targets
     return lambda unit: Logistic() if classes == 2 else Multinomial(classes)
 
 

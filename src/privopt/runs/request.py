@@ -17,6 +17,7 @@ from privopt.runs.model import Task
 from privopt.training.search import Search
 from privopt.training.settings import Settings, check_model
 
+AUTO = "auto"  # a model that is chosen by a rule of the number of rows and columns, and of the budget
 MOST_NODES, MOST_ROUNDS_SENT = 64, 10_000  # of a federation: each node is two processes, and each round a message to all
 
 
@@ -77,8 +78,8 @@ class Request:
 
     @property
     def hidden(self) -> tuple[int, ...]:
-        """The widths of the model's hidden layers; a linear model has none."""
-        return _hidden_widths(self.model, ("linear",))
+        """The widths of the model's hidden layers; a linear model has none, nor has one that is still to be chosen."""
+        return _hidden_widths(self.model, ("linear", AUTO))
 
     def to_json(self) -> dict[str, Any]:
         """What `from_json` reads back."""

@@ -321,7 +321,7 @@ def _problem(
         chosen=settings.chosen,
         loss=loss_facts(loss),
         size=size,
-        width=width,
+        width=width - (scales.columns.complete if isinstance(scales.columns, Hats) else 0),
         dimension=loss.outputs * width,
         row_norm=scales.row_norm * (math.hypot(1.0, INTERCEPT) if settings.fit_intercept else 1.0),
         single_release_noise=session.single_release_noise(),

@@ -225,7 +225,10 @@ def _check_without_delta(rows: TrainingRows, session: Session) -> None:
 def _target_range(
     rows: TrainingRows, session: Session, noise: float, declared: list[str], estimated: list[str]
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """The centre and scale of the target, and its limits: of almost all targets, within the declared range if there is one."""
+    """The centre and scale of the target, and its limits: of almost all targets, within the declared range if there is one.
+
+    Limits are twice as far from the centre as the range, which may miss a twentieth of the targets: means are of all of them.
+    """
     low, high, inside, certain = -1.0, 1.0, None, True
     if rows.target_bounds is not None:
         low, high = map(float, rows.target_bounds)
@@ -239,7 +242,12 @@ def _target_range(
         if inside is None or found.known[0]:
             low, high = float(found.low[0]), float(found.high[0])
         certain = inside is not None or bool(found.known[0])
-    return (low / 2 + high / 2, high / 2 - low / 2 or 1.0), ((low, high) if certain and low < high else (-math.inf, math.inf))
+    centre, half = low / 2 + high / 2, high / 2 - low / 2
+    limits = (-math.inf, math.inf)
+    if certain and half > 0:
+        first, last = rows.target_bounds or limits
+        limits = max(centre - 2 * half, float(first)), min(centre + 2 * half, float(last))
+    return (centre, half or 1.0), limits
 
 
 CLOSER = 2  # times that a target is looked at again, around where it was found
@@ -322,8 +330,9 @@ def survey_ranges(
     """The ranges of the columns of these parts of the same rows, estimated privately and paid for.
 
     Ranges that are declared, `inside`, are promises, infinite where there is none: values are clipped to them, and what is found
-    lies within. A column that has too few rows to tell keeps its declared range, and so does one of which one value only is seen;
-    if 0 is in it, it is made symmetric, so that many small values in a wide range are almost 0, and not almost its end.
+    lies within. A column that has too few rows to tell keeps its declared range; if 0 is in it, it is made symmetric, so that
+    many small values in a wide range are almost 0, and not almost its end. One of which 0 only is seen is clipped to [−1, 1]: of
+    what is rare it matters most whether it is there.
     """
     size, width = parts[0].shape[0], sum(part.shape[1] for part in parts)
 
@@ -340,6 +349,11 @@ def survey_ranges(
     as_found = (found.known & (low < high)) | np.isinf(inside[0])
     farthest, around = np.maximum(*np.abs(inside)), (inside[0] <= 0) & (inside[1] >= 0)
     wide_low, wide_high = np.where(around, -farthest, inside[0]), np.where(around, farthest, inside[1])
+    rare = found.known & (found.low == 0) & (found.high == 0) & around
+    wide_low, wide_high = (
+        np.where(rare, np.maximum(wide_low, -1.0), wide_low),
+        np.where(rare, np.minimum(wide_high, 1.0), wide_high),
+    )
     return replace(found, low=np.where(as_found, low, wide_low), high=np.where(as_found, high, wide_high))
 
 
