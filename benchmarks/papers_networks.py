@@ -351,7 +351,7 @@ def train(task: Task, table: Table, setting: Setting, seed: int) -> dict[str, An
     )  # fmt: skip
     seconds = time.perf_counter() - started, time.process_time() - busy
     with torch.no_grad():
-        outputs = torch.cat([model.eval()(part) for part in task.test[0].split(1000)])
+        outputs = torch.cat([model.eval()(part) for part in torch.split(task.test[0], 1000)])
     statement = result.privacy.statement
     return {
         "score": round(task.score(outputs, task.test[1]), 4),

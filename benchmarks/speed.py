@@ -322,7 +322,7 @@ def _durable(recipe: Recipe, oracle: LinearOracle, waits: list[float]) -> int:
     return rounds
 
 
-SECTIONS = {
+SECTIONS: dict[str, Callable[[Size], Iterator[Row]]] = {
     "full-batch": full_batch_step,
     "small-batch": small_batch_step,
     "methods": methods,
