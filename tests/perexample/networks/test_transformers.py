@@ -114,7 +114,7 @@ def test_models_with_a_mask_are_mapped_and_exact(name: str) -> None:
 def test_a_mask_that_is_used_to_trim_a_batch_is_found() -> None:
     torch.manual_seed(0)
     model = Trimmed(tf.BertModel(tf.BertConfig(**BERT), add_pooling_layer=False))
-    with pytest.raises(UnsupportedLayer, match="mixes examples"):
+    with pytest.raises(UnsupportedLayer):
         TorchOracle(model, weighted, data(), torch.ones(len(LENGTHS)))
 
 

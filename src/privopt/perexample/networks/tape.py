@@ -17,7 +17,7 @@ from privopt.perexample.networks.factors import Factor, Outer
 from privopt.perexample.networks.factors.factor import Buffers
 from privopt.perexample.networks.factors.outer import add_factors
 from privopt.perexample.networks.model_state import at_least_float32, full_precision
-from privopt.perexample.networks.unsupported import NotFirst, UnsupportedLayer, UnsupportedLoss
+from privopt.perexample.networks.unsupported import UnsupportedLayer, UnsupportedLoss
 
 NamedFactors = Iterator[tuple[str, Factor]]  # a parameter's name in its module, and its factor
 
@@ -38,7 +38,7 @@ class Site(NamedTuple):
                 return tensor if self.dim == 0 else tensor.transpose(0, self.dim)
             if self.dim == 0 and self.examples and size % self.examples == 0:
                 return tensor.reshape(self.examples, -1, *tensor.shape[1:])
-        raise NotFirst(
+        raise UnsupportedLayer(
             f"{self.name or 'the model'} ({self.kind}) was given a tensor of shape {tuple(tensor.shape)} for a batch of "
             f"{self.examples}: the examples must be the first dimension (batch_first=True), and each must go through it. What is "
             "the same for all, such as positions, has to be expanded: positions.expand(len(x), -1)."

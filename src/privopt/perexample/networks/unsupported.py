@@ -17,10 +17,6 @@ class UnsupportedLayer(PrivoptError):
     """A module that has no per-example gradient, or none in the way it is used."""
 
 
-class NotFirst(UnsupportedLayer):
-    """A layer of which the examples are not the first dimension. The model may be run on each example on its own."""
-
-
 class UnsupportedLoss(PrivoptError):
     """A loss that does not give one value for each example."""
 

@@ -48,7 +48,7 @@ from privopt.perexample.networks.loss_modules import Loss
 from privopt.perexample.networks.model_state import ModelState, evaluation_mode, in_precision
 from privopt.perexample.networks.recorder import Recorder, gradients
 from privopt.perexample.networks.rng import RngState, without_randomness
-from privopt.perexample.networks.unsupported import NotFirst, SlowModel, UnsupportedLayer, UnsupportedLoss
+from privopt.perexample.networks.unsupported import SlowModel, UnsupportedLayer, UnsupportedLoss
 
 SLOW = (
     "this model is exact but slow: each example goes through it on its own, because neither its layers nor torch.vmap could "
@@ -94,8 +94,7 @@ def _check_with(recorder: Recorder, loss: Loss, data: tuple[Any, Any], short: tu
             reasons.append(error.with_traceback(None))  # which would keep a batch in memory
     else:
         recorder.way = recorder.ways[0]
-        told = [reason for reason in reasons if isinstance(reason, UnsupportedLayer)] or reasons
-        raise next((reason for reason in told if not isinstance(reason, NotFirst)), told[0])
+        raise next((reason for reason in reasons if isinstance(reason, UnsupportedLayer)), reasons[0])
     doubts += check_isolation(recorder.model, loss, found.like, found.whole)
     if recorder.way == "one by one":
         reason = str(reasons[recorder.ways.index("mapped")]).partition(": ")[2] or str(reasons[0])
@@ -138,8 +137,8 @@ def _check_gradients(recorder: Recorder, loss: Loss, data: tuple[Any, Any], shor
                     break
                 try:
                     with Products() as of_whole:
-                        found = _run(recorder, loss, layout, *_make_batch(data, numbers, possible[place], generator, 2))
-                    effort = effort_for(recorder.model, of_whole.count // 2)
+                        found = _run(recorder, loss, layout, *_make_batch(data, numbers, possible[place], generator, 3))
+                    effort = effort_for(recorder.model, of_whole.count // 3)
                     few = _make_batch(data, numbers, possible[place], generator, effort.single)
                     singles_compared = singles_compared or _check_single_examples(recorder, loss, layout, *few)
                     with Products() as of_short:
