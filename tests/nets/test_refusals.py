@@ -127,7 +127,7 @@ REFUSED: dict[str, tuple[Any, Any, Any, str]] = {
     "parameters in half precision": (linear().bfloat16(), CE, (X.bfloat16(), Y), r"0\.weight is torch\.bfloat16.*autocast"),
     "time first": (Sequences(batch_first=False), CE, (X.view(60, 2, 3), Y), r"memory \(LSTM\).*batch_first=True"),
     "time first, as long as the batch": (Sequences(batch_first=False), CE, (X.repeat(1, 3)[:, :15].view(60, 5, 3), Y), "alone"),
-    "no batch dimension": (Averages(), CE, (X, Y), r"output has shape \(2,\) for a batch of 7"),
+    "no batch dimension": (Averages(), CE, (X, Y), r"output has shape \(2,\) for a batch of 3"),
     "no batch dimension, own loss": (Averages(), lambda o, t: (o - t[:, None]).square().sum(1), (X, Y), "inner.weight.*alone"),
     "recomputed layers": (Recomputes(use_reentrant=True), CE, (X, Y), "use_reentrant=False"),
 }
@@ -157,7 +157,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_paid(name: str, tm
     ("settings", "message"),
     [
         ({"method": "sgd"}, "method is 'sgd'; the methods are dp-adam"),
-        ({"options": {"momentum": 0.9}}, "no option momentum; its options are first_decay"),
+        ({"options": {"momentum": 0.9}}, "no option momentum; its options are momentum_decay"),
         ({"options": {"rounds": 9}}, "no option rounds"),
         ({"clip_bound": -1.0}, "clip_bound is -1.0"),
         ({"batch_size": 0}, "batch_size is 0"),

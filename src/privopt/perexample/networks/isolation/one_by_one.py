@@ -176,14 +176,17 @@ class _Trial:
 
     def _compare(self, batch: Any, together: Tensor) -> None:
         try:
-            apart = self._losses_under_vmap(batch)
-        except Exception as error:
+            self._check(batch, together, self._losses_under_vmap(batch))
+            return
+        except UnsupportedLayer:
+            raise
+        except Exception as error:  # vmap cannot run the model, or its gradients: recomputed layers have none there
             self.reasons[_reason(error)] = None
-            try:
-                apart = torch.cat([self.losses(batch, slice(i, i + 1)) for i in range(len(together))])
-            except Exception:
-                self.reasons["some made-up examples cannot be run alone"] = None
-                return
+        try:
+            apart = torch.cat([self.losses(batch, slice(i, i + 1)) for i in range(len(together))])
+        except Exception:
+            self.reasons["some made-up examples cannot be run alone"] = None
+            return
         self._check(batch, together, apart)
 
     def _is_random(self, batch: Any, together: Tensor) -> bool:
