@@ -5,6 +5,7 @@ test says another.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -454,3 +455,13 @@ def test_mixtures_have_no_price_for_a_replacement_or_by_rdp_and_a_bound_for_filt
     with pytest.raises(UnsupportedEvent, match="pld can"):
         epsilon(mixture, 1e-5, accountant="rdp")
     assert renyi(mixture, 8.0, "add-remove") > renyi(several_rows(0.01, 1, 2.0), 8.0, "add-remove")
+
+
+@pytest.mark.parametrize("rounds", [1, 300])
+@pytest.mark.parametrize("noise", [0.5, 1.0, 8.0])
+@pytest.mark.parametrize("share", [0.001, 0.1])
+def test_the_rough_bound_is_the_smallest_of_all_orders(share: float, noise: float, rounds: int) -> None:
+    event = PoissonSampledDpEvent(share, GaussianDpEvent(noise))
+    every = RdpAccountant()
+    every.compose(event, rounds)
+    assert accountants._rough_epsilon(Counter({event: rounds}), 1e-5, "add-remove") == every.get_epsilon(1e-5)
