@@ -35,7 +35,7 @@ def test_help_says_what_a_network_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "message"), [("mlp:no", "mlp:128,128"), ("transformer", "it is linear, or mlp")], ids=["widths", "kind"]
+    ("model", "message"), [("mlp:no", "mlp:128,128"), ("transformer", "it is linear, auto, or mlp")], ids=["widths", "kind"]
 )
 def test_a_model_that_is_none_is_one_clear_line(tmp_path: Path, model: str, message: str) -> None:
     file = patients(tmp_path / "patients.csv", 500)

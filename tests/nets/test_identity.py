@@ -102,7 +102,7 @@ OTHERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a hook": ({"model": lambda: hooked(1.0)}, {"model": lambda: hooked(2.0)}),
     "a clip": ({"clip_bound": 1.0}, {"clip_bound": automatic(1.0)}),
     "a schedule": ({"learning_rate": lambda round_: 0.1}, {"learning_rate": lambda round_: 0.1 / (1 + round_)}),
-    "an option": ({"options": {"stability": 1e-3}}, {"options": {"stability": 1e-2}}),
+    "an option": ({"options": {"momentum_decay": 0.9}}, {"options": {"momentum_decay": 0.8}}),
     "an accountant": ({"accountant": "rdp"}, {"accountant": "pld"}),
     "public examples": (
         {"method": "dp-r-pub", "public": PUBLIC},

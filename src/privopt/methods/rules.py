@@ -192,15 +192,15 @@ LONGEST = 200.0  # move of a typical score by a mean of clipped gradients that a
 
 def _in_clip_units(kind: Kind, problem: Problem) -> bool:
     """Whether the step is so many clip bounds long: a network learns classes by descent with momentum."""
-    return problem.model != "linear" and kind == "momentum" and problem.loss.reach == 1
+    return problem.model != "linear" and kind == "momentum" and problem.loss.reach >= 1
 
 
 def _network(
     kind: Kind, problem: Problem, z: float, rounds: int, batch: float, clip_bound: float | None
 ) -> tuple[float, float, float]:
     loss, row_norm = problem.loss, problem.row_norm
-    quality = batch * math.sqrt(rounds) / (max(z, 1e-12) * problem.width)
-    shake = min(max(loss.reach * quality ** (1 / 3), loss.reach / 4), SHAKES[kind])
+    quality, reach = batch * math.sqrt(rounds) / (max(z, 1e-12) * problem.width), min(loss.reach, 1.0)
+    shake = min(max(reach * quality ** (1 / 3), reach / 4), SHAKES[kind])
     longest = loss.largest * row_norm
     if clip_bound is None:
         grown = min(max(math.sqrt(quality / loss.outputs) / 6, 0.5), 1.2)

@@ -106,7 +106,7 @@ class _Prepared:
     kinds: dict[str, Kind]
     public: tuple[Table, Vector] | None  # a table like the private one, and its targets
     persons: Persons | None  # whose rows they are, if persons are protected
-    choice: str  # of the model, and its reason; empty if the request says which
+    model_reason: str  # which model was chosen, and why; empty if the request says which
 
     @property
     def size(self) -> int:
@@ -372,7 +372,7 @@ def _rows(prepared: _Prepared, session: Session) -> tuple[TrainingRows, Encoding
 
 def _taken_as_public(prepared: _Prepared) -> list[str]:
     """What a statement says of the schema, the classes and the task."""
-    request, schema, found = prepared.request, prepared.request.schema, [prepared.choice] if prepared.choice else []
+    request, schema, found = prepared.request, prepared.request.schema, [prepared.model_reason] if prepared.model_reason else []
     if declared := sum(isinstance(kind, Known) for kind in prepared.kinds.values()):
         found.append(f"the ranges or categories that the schema declares, of {declared} of the columns")
     if request.holdout is not None:
