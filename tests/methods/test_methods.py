@@ -131,6 +131,8 @@ def test_a_chosen_learning_rate_of_dp_srm_is_not_cut_by_the_default_limit_of_ste
     assert 0 < method.arguments(problem, 1.0)["longest_step"] < math.inf
     chosen = problem.choosing(learning_rate=0.5)
     assert method.build(chosen, 1.0).update == sgd(0.5)
+    endless = problem.choosing(options={"longest_step": math.inf})
+    assert method.settings(endless, 1.0)["longest step"] == "no limit"  # a statement is JSON, which has no infinity
     limited = chosen.choosing(options={"longest_step": 0.1})
     assert method.build(limited, 1.0).update == sgd(0.5, 0.1)
 
