@@ -1,5 +1,6 @@
 """Escaping of untrusted text (names of columns and files, classes, settings) for a terminal and for one line."""
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,6 +28,21 @@ def plain(text: object) -> "Text":
     from rich.text import Text
 
     return Text("\n".join(map(printable, str(text).split("\n"))))
+
+
+@cache
+def standard_error() -> "Console":
+    """The console of standard error, one for all messages of a command."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+def bar_console() -> "Console":
+    """The console of a bar: that of messages, which are then printed above it; standard output if that is no terminal."""
+    from rich.console import Console
+
+    return standard_error() if standard_error().is_terminal else Console()
 
 
 def say(console: "Console", text: object, *, before: str = "") -> None:

@@ -1,14 +1,19 @@
 """What reaches a terminal: no control codes and no markup of whoever named a column, a class or a file."""
 
+import io
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
+from privopt.cli.application import app
+from privopt.escaping import standard_error
 from tests.hostile.commands import check, refused, run, table, train, write_schema
 
 EVIL = "\x1b[2J\x1b]0;owned\x07[bold red]age[/]\u202eegA\nε = 0.001"
@@ -65,3 +70,24 @@ def test_classes_are_escaped_on_a_terminal_and_not_in_a_pipe(tmp_path: Path) -> 
     assert process.wait() == 0
     assert b"probability of no" in shown
     assert b"\x1b" not in shown
+
+
+def test_a_warning_is_printed_above_the_spinner_and_not_on_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = table().drop(columns="note")
+    rows.assign(visit_id=[f"v{place}" for place in range(len(rows))]).to_csv(tmp_path / "rows.csv", index=False)
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("COLUMNS", "150")
+    standard_error.cache_clear()
+    app([str(word) for word in train(tmp_path / "rows.csv", "--out", tmp_path / "run")], standalone_mode=False)
+    standard_error.cache_clear()
+    shown = screen.getvalue()
+    assert "Calibrating noise" in shown
+    assert "Warning:" in shown
+    assert not re.search("Calibrating noise[^\r\n]*Warning:", shown)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True

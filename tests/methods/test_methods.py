@@ -3,6 +3,7 @@
 import itertools
 import math
 import pkgutil
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from privopt.measure.mechanisms import gaussian
 from privopt.measure.queries import gradient
 from privopt.measure.samplers import disjoint_batches, full_batch
 from privopt.methods import METHODS, find_method, own_files
-from privopt.methods.problem import Choices, Problem, logistic_facts
+from privopt.methods.problem import Choices, ModelKind, Problem, logistic_facts
 from privopt.methods.rules import adaptive_defaults, network_pays
 from privopt.postprocess.updates import sgd
 from privopt.privacy.events import GaussianDpEvent, NoOpDpEvent, SelfComposedDpEvent, compose
@@ -121,6 +122,19 @@ def test_more_budget_never_means_a_smaller_clip_or_step_and_stability_holds_five
         per_coordinate = noise * math.sqrt(200) * settings["clip_bound"] / size
         assert per_coordinate + settings["stability"] >= five * (1 - 1e-9)
     assert found[0]["stability"] < 0.01 * noises[0] * math.sqrt(200) * found[0]["clip_bound"] / size
+
+
+@pytest.mark.parametrize("model", ["linear", "network"])
+def test_a_chosen_learning_rate_of_dp_srm_is_not_cut_by_the_default_limit_of_steps(model: ModelKind) -> None:
+    problem = replace(linear_problem(1000, 7, 1.0), model=model)
+    method = METHODS["dp-srm"]
+    assert 0 < method.arguments(problem, 1.0)["longest_step"] < math.inf
+    chosen = problem.choosing(learning_rate=0.5)
+    assert method.build(chosen, 1.0).update == sgd(0.5)
+    endless = problem.choosing(options={"longest_step": math.inf})
+    assert method.settings(endless, 1.0)["longest step"] == "no limit"  # a statement is JSON, which has no infinity
+    limited = chosen.choosing(options={"longest_step": 0.1})
+    assert method.build(limited, 1.0).update == sgd(0.5, 0.1)
 
 
 def test_a_network_pays_where_rows_and_budget_are_many_for_each_column() -> None:

@@ -76,3 +76,28 @@ def test_what_is_no_image_is_refused() -> None:
     for wrong in (torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.zeros(4, 8, 8), torch.zeros(4, 1, 8, 12)):
         with pytest.raises(InputError, match="divide bytes by 255"):
             fit_images(wrong, labels, classes=2, budget=Budget(2.0, 1e-5))
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"images": np.zeros((4, 1, 8, 8))}, "ndarray and Tensor, but are tensors"),
+        ({"classes": 0}, "classes is 0, but"),
+        ({"classes": "2"}, "classes is '2', but"),
+        ({"images": torch.zeros(0, 1, 8, 8)}, "there are no images"),
+        ({"images": torch.full((4, 1, 8, 8), 255.0)}, "not between 0 and 1.*divide bytes by 255"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_learnt_is_named(changed: dict[str, Any], said: str) -> None:
+    given: dict[str, Any] = {"images": torch.zeros(4, 1, 8, 8), "labels": torch.zeros(4, dtype=torch.long), "classes": 2}
+    with pytest.raises(InputError, match=said):
+        fit_images(**given | changed, budget=Budget(2.0, 1e-5))
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.float16])
+def test_features_of_other_floating_point_types_are_computed_in_single_precision(
+    features: ImageFeatures, kind: torch.dtype
+) -> None:
+    images = (two_kinds(3)[0] * 8).round() / 8
+    assert torch.equal(features(images.to(kind)), features(images))

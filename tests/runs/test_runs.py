@@ -66,6 +66,22 @@ def test_without_a_schema_ranges_and_categories_are_estimated_and_paid_for(tmp_p
     assert accuracy(folder, file) > 0.7
 
 
+def test_the_estimated_range_of_a_date_is_in_whole_years(tmp_path: Path) -> None:
+    frame = pd.read_csv(patients(tmp_path / "patients.csv", 2000))
+    days = pd.date_range("2019-01-01", "2023-12-31", periods=len(frame))
+    frame.assign(admitted=days.strftime("%Y-%m-%d")).to_csv(tmp_path / "dated.csv", index=False)
+    schema = Schema({"admitted": datasets.Date(), **{name: datasets.Ignored() for name in ("age", "region", "cost")}})
+    asked = patients_request(tmp_path / "dated.csv", schema=schema, settings=Settings(rounds=2), model="linear")
+    encoding = runs.start(asked, tmp_path / "run").model().encoding
+    assert encoding is not None
+    ends = next(kind.years for name, kind in encoding.columns if isinstance(kind, datasets.Date))
+    assert ends is not None
+    assert ends.low.is_integer()
+    assert ends.high.is_integer()
+    assert ends.low <= 2019
+    assert ends.high >= 2023
+
+
 def test_a_rare_category_is_not_named(tmp_path: Path) -> None:
     file = patients(tmp_path / "patients.csv", 5000)
     frame = pd.read_csv(file)

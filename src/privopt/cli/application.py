@@ -8,7 +8,6 @@ import warnings
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from privopt import __version__
 from privopt.cli.account import account
@@ -23,7 +22,7 @@ from privopt.cli.show import card, show
 from privopt.cli.train import train
 from privopt.cli.tune import tune
 from privopt.errors import PrivoptError, PrivoptWarning
-from privopt.escaping import printable, say
+from privopt.escaping import printable, say, standard_error
 
 WRONG_USAGE: Any = typer.BadParameter.__base__  # click's UsageError, wherever typer keeps it
 
@@ -67,7 +66,7 @@ class _Group(typer.core.TyperGroup):
         return command
 
     def invoke(self, ctx: Any) -> Any:
-        console = Console(stderr=True, highlight=False)
+        console = standard_error()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # warnings of libraries may quote a value
             warnings.simplefilter("always", PrivoptWarning)

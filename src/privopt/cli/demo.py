@@ -111,7 +111,7 @@ def demo(out: Annotated[Path | None, typer.Option(help="The folder to make. Defa
 
     from privopt import datasets
     from privopt.cli.show import print_run, report
-    from privopt.escaping import say
+    from privopt.escaping import bar_console, say
     from privopt.privacy.accountants import epsilon
     from privopt.privacy.events import compose
     from privopt.progress import Bar
@@ -135,7 +135,7 @@ def demo(out: Annotated[Path | None, typer.Option(help="The folder to make. Defa
     for budget in BUDGETS:
         order = Request(file=training, target="affair", epsilon=budget, schema=_schema())
         started = time.perf_counter()
-        with Bar(console, f"private, ε = {budget}") as bar:
+        with Bar(bar_console(), f"private, ε = {budget}") as bar:
             folders.append(runs.start(order, place / f"epsilon-{budget}", bar))
         seconds = time.perf_counter() - started
         report(folders[-1])

@@ -74,6 +74,7 @@ def federate(
 
     from privopt import datasets
     from privopt.cli.show import print_run, report
+    from privopt.escaping import bar_console
     from privopt.federated.training import FederatedSettings
     from privopt.runs import local_federation
     from privopt.runs.request import FederationRequest
@@ -82,7 +83,7 @@ def federate(
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: Flower's processes are ended, and nothing is lost
     if resume is not None:
         refuse_settings(context, allowed=[])
-        with explain_resume(resume, "federate"), _Bar(console) as bar:
+        with explain_resume(resume, "federate"), _Bar(bar_console()) as bar:
             folder = local_federation.resume(resume, bar)
         report(folder)
         print_run(console, folder)
@@ -116,7 +117,7 @@ def federate(
         return
     assert file is not None
     place = out or new_run_folder(file)
-    with explain_resume(place, "federate"), _Bar(console) as bar:
+    with explain_resume(place, "federate"), _Bar(bar_console()) as bar:
         folder = local_federation.start(request, place, bar)
     report(folder)
     print_run(console, folder)

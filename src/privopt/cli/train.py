@@ -168,13 +168,13 @@ def run_folder(
 
     from privopt.cli.processes import processes
     from privopt.cli.show import print_run, report
-    from privopt.escaping import plain, say
+    from privopt.escaping import bar_console, plain, say
     from privopt.progress import Bar
     from privopt.runs import execution as runs
     from privopt.runs.evaluation import evaluate_held_out
 
     console = Console()
-    with explain_resume(place), processes(context, nproc, more), Bar(console, "training") as bar:
+    with explain_resume(place), processes(context, nproc, more), Bar(bar_console(), "training") as bar:
         folder = runs.resume(place, bar) if request is None else runs.start(request, place, bar, announce)
     evaluated = evaluate_held_out(folder)  # before the report, which shows it
     report(folder)
@@ -209,10 +209,8 @@ def explain_resume(place: Path, command: str = "train") -> Iterator[None]:
         yield
     except (KeyboardInterrupt, OSError, MemoryError):
         if (place / "run.json").exists():
-            from rich.console import Console
-
-            from privopt.escaping import say
+            from privopt.escaping import say, standard_error
 
             message = f"What was paid for is kept. The run goes on, and pays nothing twice: privopt {command} --resume {place}"
-            say(Console(stderr=True), message)
+            say(standard_error(), message)
         raise

@@ -55,11 +55,9 @@ def tune(
 
     The run folder is that of privopt train, and is continued like one: privopt train --resume RUN
     """
-    from rich.console import Console
-
     from privopt import datasets
     from privopt.cli.train import run_folder
-    from privopt.escaping import say
+    from privopt.escaping import bar_console, say
     from privopt.runs.request import Request
     from privopt.training.search import Search
 
@@ -77,10 +75,9 @@ def tune(
         drop=tuple(drop or ()),
         search=Search(_combine(tried), trials, scored),
     )
-    console = Console()
 
     def announce(price: str) -> None:
-        say(console, f"{price} How long the search takes tells how many trials there were: keep it to yourself.")
+        say(bar_console(), f"{price} How long the search takes tells how many trials there were: keep it to yourself.")
 
     run_folder(context, request, out or new_run_folder(file), None, [], announce)
 

@@ -170,7 +170,7 @@ def _resolved(kind: Kind, low: float, high: float, *, known: bool) -> Kind:
         return replace(kind, low=low, high=high)
     assert isinstance(kind, UnknownNumeric | Date)
     if isinstance(kind, Date):
-        return kind.between(low + EPOCH, high + EPOCH) if known else kind.without_year
+        return kind.between(math.floor(low) + EPOCH, math.ceil(high) + EPOCH) if known else kind.without_year
     return kind.between(low, high) if known else Ignored()
 
 

@@ -73,7 +73,8 @@ def defaults(problem: Problem, noise_multiplier: float) -> Arguments:
     The noise of one answer, s = z(γC₁ + (1 − γ)C₂)/b, stays in v for 1/γ rounds and moves the iterate by ηs/γ in all: as far as
     plain descent is moved by the noise multiplier (1 + (1 − γ)C₂/(γC₁))z. A small γ makes v smooth, and a small C₂ keeps this
     factor near 1; but no step may be longer than C₂/(LR²), for a loss of curvature L and rows of length R, or changes would be
-    cut. C₂ = C₁/10 leaves steps long enough to cross the space in a few hundred rounds, and γ = 1/5 makes the factor 1.4.
+    cut. C₂ = C₁/10 leaves steps long enough to cross the space in a few hundred rounds, and γ = 1/5 makes the factor 1.4. A
+    learning rate that was chosen is taken as it is, and steps have no limit unless `longest_step` is chosen, too.
     """
     options, rounds = problem.chosen.options, default_rounds(problem, descent=True)
     clip_bound = default_steps("descent", problem, noise_multiplier, rounds)["clip_bound"]
@@ -81,6 +82,7 @@ def defaults(problem: Problem, noise_multiplier: float) -> Arguments:
     change_bound = options.get("change_bound", CHANGE * clip_bound)
     lasting = refresh + (1 - refresh) * change_bound / clip_bound
     plain = default_steps("descent", problem.choosing(clip_bound=clip_bound), lasting / refresh * noise_multiplier, rounds)
+    limit = {} if problem.chosen.learning_rate is not None else {"longest_step": change_bound / problem.smoothness}
     return {
         "rounds": rounds,
         "sampling": problem.sampler,
@@ -89,7 +91,7 @@ def defaults(problem: Problem, noise_multiplier: float) -> Arguments:
         "change_bound": change_bound,
         "refresh": refresh,
         "learning_rate": plain["learning_rate"],
-        "longest_step": change_bound / problem.smoothness,
+        **limit,
     }
 
 

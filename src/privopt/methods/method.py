@@ -233,4 +233,6 @@ def describe_batch(recipe: Recipe, problem: Problem) -> str:
 def _shown(value: Any) -> Any:
     if callable(value):
         return "a schedule"
+    if isinstance(value, float) and math.isinf(value):  # which JSON has no number for
+        return "no limit"
     return value if isinstance(value, Real | str | bool | None) else str(value)

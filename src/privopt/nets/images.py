@@ -7,6 +7,7 @@ models. `SHAKE` and `CLIP` are empirical, from MNIST at ε from 0.28 to 3.
 """
 
 import math
+import reprlib
 from collections.abc import Callable
 from dataclasses import replace
 from os import PathLike
@@ -80,14 +81,30 @@ def fit_images(
 
     **Guarantee** That of `fit` for the linear model: a feature is a public function of one image.
     """
-    if images.ndim != 4 or images.shape[2] != images.shape[3] or not images.is_floating_point():
-        raise InputError(
-            f"images have the shape {tuple(images.shape)} and the type {images.dtype}, but are (examples, channels, size, size), "
-            "numbers between 0 and 1: divide bytes by 255."
-        )
+    _check_images(images, labels, classes)
     model = ImageClassifier(images.shape[2], images.shape[1], classes)
     result = fit(
         model.linear, nn.CrossEntropyLoss(), (model.features(images), labels), budget=budget, method=METHOD,
         ledger=ledger, checkpoint=checkpoint, progress=progress, seed=seed,
     )  # fmt: skip
     return replace(result, model=model)
+
+
+def _check_images(images: Any, labels: Any, classes: Any) -> None:
+    """Refuse what `fit_images` does not take."""
+    if not (isinstance(images, Tensor) and isinstance(labels, Tensor)):
+        given = f"{type(images).__name__} and {type(labels).__name__}"
+        raise InputError(f"images and labels are {given}, but are tensors. torch.as_tensor makes a tensor of an array.")
+    if not isinstance(classes, int) or isinstance(classes, bool) or classes < 2:
+        raise InputError(f"classes is {reprlib.repr(classes)}, but it is the number of classes, a whole number of at least 2.")
+    if images.ndim != 4 or images.shape[2] != images.shape[3] or not images.is_floating_point():
+        raise InputError(
+            f"images have the shape {tuple(images.shape)} and the type {images.dtype}, but are (examples, channels, size, size), "
+            "numbers between 0 and 1: divide bytes by 255."
+        )
+    if not len(images):
+        raise InputError("there are no images.")
+    if images.min() < 0 or images.max() > 1:
+        raise InputError(
+            "images hold numbers that are not between 0 and 1, for which the features are made: divide bytes by 255."
+        )

@@ -141,6 +141,7 @@ class ImageFeatures:
 
     def __call__(self, images: Tensor) -> Tensor:
         """The features, one row for each image."""
+        images = images.float() if images.is_floating_point() else images
         return torch.cat([(self._scatter(part) - self._mean) @ self._project for part in torch.split(images, self._batch)])
 
     def _scatter(self, images: Tensor) -> Tensor:

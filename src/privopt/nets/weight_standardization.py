@@ -42,6 +42,7 @@ def standardize_weights(model: nn.Module) -> nn.Module:
         if not isinstance(module, CONVOLUTIONS) or parametrize.is_parametrized(module, "weight"):
             continue
         if module.weight[0].numel() == 1:
-            raise InputError(f"{path or 'the model'} has filters of one weight, which is 0 after its mean is subtracted.")
+            name = f"{path or 'the model'} ({type(module).__name__})"
+            raise InputError(f"{name} has filters of one weight, which is 0 after its mean is subtracted.")
         parametrize.register_parametrization(module, "weight", StandardizedWeight())
     return model

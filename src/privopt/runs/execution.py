@@ -171,7 +171,7 @@ def _choose_model(request: Request, size: int, columns: int, budget: Budget) -> 
     """The request with a model, and why it is that one if the request left it open; only public numbers count."""
     if request.model != AUTO:
         return request, ""
-    model, why = "linear", f"{size} {'rows' if request.person is None else 'persons'} and {columns} columns"
+    model, why = "linear", f"{size} {'rows' if request.person is None else 'persons'} and {columns} column{'s' * (columns != 1)}"
     plain = find_method(request.settings.method).tables and request.public is None and request.search is None and budget.delta > 0
     if plain and network_pays(size, columns, calibrate(single_release(budget), budget)):
         if _network_installed():
