@@ -12,6 +12,7 @@ privacy. What matters is the *displacement by noise* that we allow, κ/R; a row 
   noise from growing with κ at all. The effective dimension lies somewhere between 1 and f: κ = q^(1/3), cut to [1/4, 4], is a
   hedge between the two. The exponent is empirical; a model of pure noise then loses no more than κ²/8.
 - The data's own sampling noise acts like privacy noise: 1/q² becomes 1/q² + f/n, which stops overfitting as ε grows.
+- Of K classes each is learnt from about n/K rows, so the quality that counts is q/K; useful scores grow with log₂ K.
 - Adam and RMSProp divide by √v ≈ s while noise dominates, so a learning rate of κ/(R√T) displaces by κ/R; once the gradient
   dominates, √v exceeds s and the step limits itself. Without noise even one row alone would move a coefficient at the full
   rate, which overfits where columns are rare: √v + stability is at least the size of five rows' gradients.
@@ -175,7 +176,7 @@ def _linear(problem: Problem, z: float, rounds: int, batch: float, clip_bound: f
     loss, width, row_norm = problem.loss, problem.width, problem.row_norm
     quality = batch * math.sqrt(rounds) / (max(z, 1e-12) * width)
     limited = 1 / math.sqrt(1 / quality**2 + width / min(problem.size, batch * rounds))
-    shake = loss.reach * min(max(limited ** (1 / 3), 0.25), 4.0)
+    shake = max(loss.reach * min((limited / loss.outputs) ** (1 / 3), 4.0), min(loss.reach, 1.0) / 4)
     if clip_bound is None:
         growth = max(0.5, math.sqrt(quality / loss.outputs) / 3)
         clip_bound = row_norm * min(loss.residual * growth, loss.largest)
