@@ -503,7 +503,7 @@ class ClippedGradient(nn.Module):
         super().__init__()
         self.first, self.act, self.last, self.way = nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2), way
         if way == "module":
-            self.act.register_full_backward_hook(lambda module, given, out: (self.shortened(given[0]),))
+            self.act.register_full_backward_hook(lambda module, given, out: tuple(map(self.shortened, given)))
 
     @staticmethod
     def shortened(gradient: Tensor) -> Tensor:
@@ -512,7 +512,7 @@ class ClippedGradient(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         hidden: Tensor = self.act(self.first(x))
         if self.way == "tensor" and hidden.requires_grad:
-            hidden.register_hook(self.shortened)
+            hidden.register_hook(self.shortened)  # type: ignore[no-untyped-call]  # torch's is untyped
         return self.last(hidden)
 
 
