@@ -496,6 +496,24 @@ def test_what_is_done_to_long_sequences_only_is_looked_at_in_long_ones(decide: M
     assert any("combines the examples of a batch" in doubt for doubt in doubts)
 
 
+class ManyOnly(nn.Module):
+    """Subtracts the mean of a batch that is as large as none that is compared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 5), nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x).tanh()
+        return self.last(hidden - hidden.mean(0) if len(x) > 13 else hidden)
+
+
+def test_what_is_done_to_large_batches_only_is_named() -> None:
+    (doubt,) = TorchOracle(ManyOnly(), nn.CrossEntropyLoss(), torch.randn(4, 6), torch.tensor([0, 1, 1, 0])).doubts
+    assert "a batch of 16 examples" in doubt
+    assert "hidden.mean(0)" in doubt
+
+
 class ClippedGradient(nn.Module):
     """Shortens gradients inside of the model, by their length in the whole batch, if that is large."""
 
