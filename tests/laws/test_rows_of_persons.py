@@ -15,7 +15,7 @@ from torch import nn
 
 from privopt import Budget
 from privopt.errors import CompositionError
-from privopt.measure.clips import l1, l2
+from privopt.measure.clips import adaptive, l1, l2
 from privopt.measure.measurement import Measurement, OpenRound
 from privopt.measure.mechanisms import gaussian, laplace
 from privopt.measure.queries import gradient
@@ -105,6 +105,17 @@ def test_a_round_in_pieces_draws_the_rows_that_a_measurement_draws() -> None:
     answer = round_.finish()
     torch.testing.assert_close(answer.value, whole.value)
     assert answer.event == whole.event == several_rows(0.6, MOST, 2.0)
+
+
+def test_rows_above_the_cap_do_not_move_an_adaptive_clip() -> None:
+    """Each would add −½ to the noisy count, which hides a half for each of at most `most_rows` rows."""
+    rows, measurement = rows_oracle(), measured(noise=1e-9, share=0.6)
+    asked = replace(measurement, terms=[gradient() @ adaptive(100.0, rate=0.01)])  # of which no vector is longer
+    oracle = TorchRowsOfPersons(rows, PERSONS, MOST)
+    found = asked.measure(oracle, PublicState(oracle.flat.vector), 0, generator(9)).carry["clip_bound"]
+    drawn = len(np.intersect1d(np.asarray(measurement.sampler.draw(ROWS, 0, generator(9))), PERSONS.rows))
+    share = drawn / 2 / (0.6 * ROWS) + 0.5
+    assert found == pytest.approx(100.0 * math.exp(-0.01 * (share - 0.5)), rel=1e-6)
 
 
 # ---------------------------------------------------------------- planned is recorded, and what is claimed

@@ -63,3 +63,15 @@ def test_a_target_far_from_0_is_looked_at_closely(place: float) -> None:
     assert statement.epsilon <= 3.0
     ((_, questions), *_) = atoms(statement.event)
     assert questions == (4 if place else 2)
+
+
+def test_what_a_run_with_drawn_batches_asks_does_not_depend_on_answers() -> None:
+    """Its events are not all Gaussian, so plans that cost the same each would cost more when an answer chooses among them."""
+    rng = np.random.default_rng(0)
+    X, noise = rng.uniform(-1, 1, (2000, 3)), rng.normal(size=2000)
+    found = [
+        Ridge(epsilon=3.0, bounds=(-1, 1), rounds=5, batch_size=100, random_state=0).fit(X, place + X @ [2.0, 1.0, -1.0] + noise)
+        for place in (0.0, 10_000.0)
+    ]
+    near, far = ([event for event, _ in atoms(model.privacy_.statement.event)] for model in found)
+    assert near == far

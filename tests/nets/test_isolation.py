@@ -472,6 +472,75 @@ class Rolled(Text):
         return ids.roll(len(ids), 0)  # as it was
 
 
+class LongOnly(nn.Module):
+    """Long sequences take another way, in which a value that none of the made-up ones has decides for the whole batch."""
+
+    def __init__(self, decide: Mix) -> None:
+        super().__init__()
+        self.first, self.last, self.decide = nn.Linear(5, 8), nn.Linear(8, 3), decide
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x).tanh()
+        if x.shape[1] > 40:
+            hidden = torch.where(self.decide(x), hidden - hidden.mean((0, 1)), hidden)
+        return self.last(hidden.mean(1))
+
+
+@pytest.mark.parametrize("decide", [lambda x: x.abs().amax() > 1e5, lambda x: (x == 0.25).sum() > 3])
+def test_what_is_done_to_long_sequences_only_is_looked_at_in_long_ones(decide: Mix) -> None:
+    x, y = torch.randn(4, 100, 5), torch.tensor([0, 1, 2, 0])
+    try:
+        doubts = TorchOracle(LongOnly(decide), nn.CrossEntropyLoss(), x, y).doubts
+    except UnsupportedLayer:
+        return
+    assert any("combines the examples of a batch" in doubt for doubt in doubts)
+
+
+class ManyOnly(nn.Module):
+    """Subtracts the mean of a batch that is as large as none that is compared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 5), nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x).tanh()
+        return self.last(hidden - hidden.mean(0) if len(x) > 13 else hidden)
+
+
+def test_what_is_done_to_large_batches_only_is_named() -> None:
+    (doubt,) = TorchOracle(ManyOnly(), nn.CrossEntropyLoss(), torch.randn(4, 6), torch.tensor([0, 1, 1, 0])).doubts
+    assert "a batch of 16 examples" in doubt
+    assert "hidden.mean(0)" in doubt
+
+
+class ClippedGradient(nn.Module):
+    """Shortens gradients inside of the model, by their length in the whole batch, if that is large."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.first, self.act, self.last, self.way = nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2), way
+        if way == "module":
+            self.act.register_full_backward_hook(lambda module, given, out: tuple(map(self.shortened, given)))
+
+    @staticmethod
+    def shortened(gradient: Tensor) -> Tensor:
+        return gradient * (100 / gradient.norm().clamp(min=1e-9)).clamp(max=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden: Tensor = self.act(self.first(x))
+        if self.way == "tensor" and hidden.requires_grad:
+            hidden.register_hook(self.shortened)  # type: ignore[no-untyped-call]  # torch's is untyped
+        return self.last(hidden)
+
+
+@pytest.mark.parametrize("way", ["tensor", "module"])
+def test_hooks_on_gradients_are_named(way: str) -> None:
+    oracle = TorchOracle(ClippedGradient(way), nn.CrossEntropyLoss(), torch.randn(4, 6), torch.tensor([0, 1, 1, 0]))
+    assert len(oracle.doubts) == 1
+    assert "may change gradients" in oracle.doubts[0]
+
+
 def test_operations_along_the_batch_are_named() -> None:
     doubts = TorchOracle(Rolled(), cross_entropies, IDS, LABELS).doubts
     assert any("combines the examples of a batch (roll" in doubt for doubt in doubts)

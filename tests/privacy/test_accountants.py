@@ -40,6 +40,7 @@ from privopt.privacy.events import (
     SelfComposedDpEvent,
     compose,
 )
+from privopt.privacy.mixtures import mixture_distribution
 
 MNIST = 128 / 60000  # sampling probability of the DPAGD paper's experiment
 STEPS = 46875  # 100 epochs
@@ -446,6 +447,12 @@ def test_the_grid_of_a_mixture_overstates_by_less_than_half_a_percent(share: flo
     cost = epsilon(event, 1e-6)
     assert epsilon(event, 1e-6, grid=cost / (400 * math.sqrt(rounds))) <= cost * (1 + 1e-4)
     assert cost <= 1.005 * epsilon(event, 1e-6, grid=cost / (400 * math.sqrt(rounds)))
+
+
+def test_a_person_who_is_in_almost_every_batch_loses_as_much_in_either_direction() -> None:
+    """32 rows, each drawn with probability 0.99: to be in no batch has a chance of 10⁻⁶⁴, which 1 − P rounds away."""
+    added = mixture_distribution(several_rows(0.99, 32, 1.0), 0.5, -40.0)._pmf_add
+    assert added.get_delta_for_epsilon(50.0) > 0.999
 
 
 def test_mixtures_have_no_price_for_a_replacement_or_by_rdp_and_a_bound_for_filters() -> None:

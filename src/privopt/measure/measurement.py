@@ -162,15 +162,19 @@ class Measurement:
         **Guarantee** What the round would cost with a fixed bound. An example's vector v has ‖v‖ ≤ C, and its count c is ½ if v
         was within the bound and −½ if not. The mean is released with noise of multiplier z₁ = z/√(1 − p) and the count with
         deviation z₂ = z/(2√p), where p is the clip's `share`. In units of their noise one example moves both together by at
-        most √(1/z₁² + (½/z₂)²) = 1/z: one Gaussian(z), of one draw of rows.
+        most √(1/z₁² + (½/z₂)²) = 1/z: one Gaussian(z), of one draw of rows. A person with J drawn rows moves both by at most J/z;
+        rows of a person above the cap have no vector, and no count.
         """
         assert isinstance(self.mechanism, gaussian)
         noise, expected, term = self.mechanism.noise_multiplier, self.sampler.expected(oracle.size), self.terms[0]
         bound = float(carry.get("clip_bound", clip.bound))
-        fixed, drawn = l2(bound), oracle.size if rows is None else len(rows)
+        fixed = l2(bound)
         hide = gaussian(noise / math.sqrt(1 - clip.share)).begin(at.current, abs(term.weight) * bound / expected, rng)
         vectors: Any = term.query(oracle, rows, at)
         value = hide(lambda out: vectors.clipped_sum(fixed, term.weight / expected, out))
+        drawn = oracle.size if rows is None else len(rows)
+        if rows_drawn(self.unit) is not None:
+            drawn = vectors.examples  # those that count
         count = np.array([vectors.count_within(bound) - drawn / 2])
         noisy = float(gaussian(noise / math.sqrt(clip.share)).release(count, 0.5, rng)[0])
         return Noisy(value, self.event(round_), {"clip_bound": clip.next_bound(bound, noisy / expected + 0.5)})

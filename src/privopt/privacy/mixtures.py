@@ -48,6 +48,10 @@ def _points(event: MixtureOfGaussiansDpEvent, grid: float, log_rare: float, adja
 class _Loss(MixtureGaussianPrivacyLoss):  # type: ignore[misc]  # dp-accounting is untyped
     """The privacy loss of a mixture, whose inverse is found for all losses at once."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._sampling_prob = 1.0  # no loss is ruled out by 1 − P(no move), which rounds a P(no move) below 10⁻¹⁶ away
+
     def inverse_privacy_losses(self, privacy_losses: np.ndarray, precision: float = 1e-6) -> np.ndarray:
         """Where the loss is so large; the end of the line if it is so large nowhere."""
         end = FAR * self._standard_deviation + float(self.sensitivities.max())

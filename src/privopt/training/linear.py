@@ -42,7 +42,7 @@ from privopt.postprocess.side_information import least_seen, seen_sizes
 from privopt.privacy.accountants import epsilon
 from privopt.privacy.budget import Budget, default_delta
 from privopt.privacy.calibration import calibrate
-from privopt.privacy.events import GaussianDpEvent
+from privopt.privacy.events import GaussianDpEvent, atoms
 from privopt.privacy.statement import Statement
 from privopt.recipe import Recipe
 from privopt.training.scaling import (
@@ -203,7 +203,10 @@ def train_linear(rows: TrainingRows, loss: Callable[[float], Loss], settings: Se
     check_declared(rows)
     knots = _knots(rows, method, settings, session)
     unit_rows = method.tables and rows.public is None and settings.numeric != "linear"
-    scales = find_scales(rows, session, fit_intercept=settings.fit_intercept, knots=knots, unit_rows=unit_rows)
+    width = columns + bool(settings.fit_intercept)
+    planned = _try(method, settings, facts, size, width, session.budget, rows.unit, public=public).planned_event()
+    gaussian = all(isinstance(event, GaussianDpEvent) for event, _ in atoms(planned))
+    scales = find_scales(rows, session, fit_intercept=settings.fit_intercept, knots=knots, unit_rows=unit_rows, gaussian=gaussian)
     with np.errstate(all="ignore"):  # a warning would tell something about the data
         used = scales.applied(rows)
     centre, unit = scales.target

@@ -166,19 +166,27 @@ def check_declared(rows: TrainingRows) -> None:
 
 
 def find_scales(
-    rows: TrainingRows, session: Session, *, fit_intercept: bool, knots: int = LINE, unit_rows: bool = False
+    rows: TrainingRows,
+    session: Session,
+    *,
+    fit_intercept: bool,
+    knots: int = LINE,
+    unit_rows: bool = False,
+    gaussian: bool = False,
 ) -> Scales:
     """Find scales by surveys, inside of what is declared: true bounds may be far wider than almost all values.
 
     `knots` is how many numeric columns may have on average: `LINE` leaves them one feature. With `unit_rows`, sparse rows of
-    which nothing is declared are divided by their length, which needs no survey.
+    which nothing is declared are divided by their length, which needs no survey. `gaussian` says that training is Gaussian noise
+    on all rows: then a survey may decide whether there is another one. Gaussian releases cost what Σ 1/z² says, however they are
+    chosen (Smith & Thakurta: Fully Adaptive Composition for Gaussian Differential Privacy); of other events the plan is fixed.
     """
     noise = session.noise_for(GaussianDpEvent) if session.budget.delta else math.inf  # of one release that takes all
     declared, estimated = list[str](), list[str]()
     _check_without_delta(rows, session)
     target, limits = (0.0, 1.0), (-math.inf, math.inf)
     if rows.regression:
-        target, limits = _target_range(rows, session, noise, declared, estimated)
+        target, limits = _target_range(rows, session, noise, declared, estimated, CLOSER if gaussian else 0)
     constant = INTERCEPT if fit_intercept else 0.0
     columns: Basis | None = None
     centre, scale = None, None
@@ -223,7 +231,7 @@ def _check_without_delta(rows: TrainingRows, session: Session) -> None:
 
 
 def _target_range(
-    rows: TrainingRows, session: Session, noise: float, declared: list[str], estimated: list[str]
+    rows: TrainingRows, session: Session, noise: float, declared: list[str], estimated: list[str], closer: int
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """The centre and scale of the target, and its limits: of almost all targets, within the declared range if there is one.
 
@@ -235,7 +243,8 @@ def _target_range(
         inside = np.array([low]), np.array([high])
         declared.append("the declared range of the target")
     if session.budget.delta:
-        found = _far_range(rows.surveyed.targets, share_of(noise, TARGET_SHARE, 2), session, inside)
+        noise = share_of(noise, TARGET_SHARE, 2)
+        found = _far_range(rows.surveyed.targets, noise, session, inside, closer)
         estimated.append("the range of almost all targets" + ("" if found.known[0] else " (too few rows to tell)"))
         if inside is None and not found.known[0]:
             warn(NO_TARGET_RANGE)
@@ -253,17 +262,20 @@ def _target_range(
 CLOSER = 2  # times that a target is looked at again, around where it was found
 
 
-def _far_range(targets: Vector, noise: float, session: Session, inside: tuple[Vector, Vector] | None) -> Ranges:
-    """The range of the target. One that is narrow and far from 0 is surveyed again, and paid for, around where it was seen."""
+def _far_range(targets: Vector, noise: float, session: Session, inside: tuple[Vector, Vector] | None, closer: int) -> Ranges:
+    """The range of the target. One that is narrow and far from 0 is surveyed again, and paid for, around where it was seen.
+
+    This is done at most `closer` times; how often depends on private answers.
+    """
     found, around = survey_ranges([targets[:, None]], noise, session, inside), 0.0
-    for _ in range(CLOSER if inside is None else 0):
+    for _ in range(closer if inside is None else 0):
         if found.place is None or not found.known[0] or found.place[0] == 0:
             break
         shift = around + float(found.place[0])
-        closer = survey_ranges([targets[:, None] - shift], noise, session)
-        if not closer.known[0]:
+        nearer = survey_ranges([targets[:, None] - shift], noise, session)
+        if not nearer.known[0]:
             break
-        found, around = closer, shift
+        found, around = nearer, shift
     return replace(found, low=found.low + around, high=found.high + around)
 
 

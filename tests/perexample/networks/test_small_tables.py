@@ -115,3 +115,17 @@ def test_a_table_that_has_two_owners_is_checked_as_it_is(monkeypatch: pytest.Mon
     model.head.weight = model.table.weight
     oracle(model, classes=ROWS)
     assert rows == [ROWS]
+
+
+class Looking(Words):
+    """Subtracts the mean of the batch if its table is large."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        words = self.table(ids).mean(1)
+        found: Tensor = self.head(words - words.mean(0) if self.table.weight.shape[0] == ROWS else words)
+        return found
+
+
+def test_code_that_looks_at_the_size_of_a_table_is_checked_with_the_table() -> None:
+    with pytest.raises(UnsupportedLayer, match=r"not those of each example alone|depends on other"):
+        TorchOracle(Looking(), nn.CrossEntropyLoss(), torch.randint(ROWS, (5, 6)), torch.randint(2, (5,)))

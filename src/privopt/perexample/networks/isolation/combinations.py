@@ -26,6 +26,7 @@ REDUCTIONS = {
     "var_mean", "linalg_vector_norm", "norm", "median", "nanmedian", "logsumexp", "count_nonzero", "dot", "mm", "bmm", "mv",
     "addmm",
 }  # fmt: skip
+PRODUCTS = {"dot", "mm", "bmm", "mv", "addmm"}
 ALONG = {
     "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "_softmax", "_log_softmax", "sort", "argsort", "topk", "flip",
     "roll", "gather", "scatter", "scatter_add", "index_select", "index_add", "kthvalue", "mode",
@@ -111,6 +112,20 @@ class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if (count := flop_registry.get(func._overloadpacket)) is not None:
             self.count += count(*args, **(kwargs or {}), out_val=result) // 2
         return result
+
+
+class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records which operations are called at which line of code, and along which dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found = set[tuple[Any, ...]]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name.rpartition("::")[2].removesuffix("_")
+        dims = repr((args[1:], kwargs)) if name in (REDUCTIONS | ALONG) - PRODUCTS else ""
+        self.found.add((name, dims if "tensor" not in dims else "", code_line()))
+        return func(*args, **(kwargs or {}))
 
 
 def _is_dim(dim: Any, x: Tensor) -> bool:

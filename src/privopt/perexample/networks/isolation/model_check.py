@@ -34,7 +34,7 @@ from privopt.perexample.networks.examples import (
     rows_of,
     shortened,
 )
-from privopt.perexample.networks.isolation.combinations import Products
+from privopt.perexample.networks.isolation.combinations import Operations, Products
 from privopt.perexample.networks.isolation.one_by_one import TOLERANCES, check_isolation
 from privopt.perexample.networks.isolation.overwriting import (
     BatchRows,
@@ -71,11 +71,12 @@ def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> Mo
 
     Gradients must be those of plain autograd on each example alone, without dropout. In the model's own mode, no example's loss
     may depend on another example. Where losses or gradients are not finite, other made-up examples are tried. `one_by_one` then
-    compares batches with single examples: a model is refused because examples mix, whatever the way.
+    compares batches with single examples: a model is refused because examples mix, whatever the way. Most examples are short,
+    unless the code does something to long ones that it does not do to short ones.
     """
     data = (inputs, targets)
     short = shortened(data, partial(_runs, recorder.model, loss))
-    if short is not data:
+    if short is not data and operations(recorder.model, loss, data) <= operations(recorder.model, loss, short):
         with suppress(UnsupportedLayer):  # perhaps because of rounding: a norm over one number that is left
             return _check_with(recorder, loss, data, short)
     return _check_with(recorder, loss, data, data)
@@ -96,6 +97,7 @@ def _check_with(recorder: Recorder, loss: Loss, data: tuple[Any, Any], short: tu
         recorder.way = recorder.ways[0]
         raise next((reason for reason in reasons if isinstance(reason, UnsupportedLayer)), reasons[0])
     doubts += check_isolation(recorder.model, loss, found.like, found.whole)
+    doubts += _doubt_sizes(recorder.model, loss, short)
     if recorder.way == "one by one":
         reason = str(reasons[recorder.ways.index("mapped")]).partition(": ")[2] or str(reasons[0])
         warnings.warn(f"{SLOW} Here: {reason}", SlowModel, stacklevel=5)
@@ -104,14 +106,37 @@ def _check_with(recorder: Recorder, loss: Loss, data: tuple[Any, Any], short: tu
 
 def _runs(model: nn.Module, loss: Loss, data: Any) -> bool:
     """Whether there are made-up examples like the data that the model and the loss can take."""
+    with evaluation_mode(model):
+        return _try(model, loss, data) == (FEW,)
+
+
+FEW, MANY = 2, 16  # rows of two batches to which the same has to be done
+
+
+def operations(model: nn.Module, loss: Loss, data: Any, size: int = FEW) -> set[tuple[Any, ...]]:
+    """What the model, as it is trained, and the loss do to made-up examples like the data."""
+    with without_randomness(model), Operations() as watch:
+        _try(model, loss, data, size)
+    return watch.found
+
+
+def _doubt_sizes(model: nn.Module, loss: Loss, data: Any) -> list[str]:
+    """Name the lines of code that only a batch of many examples reaches: such batches are not compared."""
+    more = operations(model, loss, data, MANY) - operations(model, loss, data)
+    lines = sorted({where or name for name, _, where in more})
+    return [f"something is done to a batch of {MANY} examples that is not done to one of {FEW} ({line})" for line in lines]
+
+
+def _try(model: nn.Module, loss: Loss, data: Any, size: int = FEW) -> torch.Size | None:
+    """The shape of the losses of made-up examples like the data, if there are any that the model and the loss can take."""
     start, generator = ModelState(model), torch.Generator().manual_seed(0)
     try:
-        with RngState(next(model.parameters()).device).replay(), evaluation_mode(model), torch.no_grad():
+        with RngState(next(model.parameters()).device).replay(), torch.no_grad():
             for kind in possible_kinds(data):
-                batch = _make_batch(data, normal, kind, generator, 2)
+                batch = _make_batch(data, normal, kind, generator, size)
                 with suppress(Exception):
-                    return compute_losses(loss, call_model(model, batch[0]), batch[1]).shape == (2,)
-        return False
+                    return compute_losses(loss, call_model(model, batch[0]), batch[1]).shape
+        return None
     finally:
         start.restore()
 

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from privopt.perexample.networks.apart import Functions, under_vmap
@@ -80,6 +81,11 @@ def check_isolation(model: nn.Module, loss: Loss, like: Like, whole: Like | None
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     start, trial = ModelState(model), _Trial(model, loss, parameters, like.effort)
+    trial.reasons |= {
+        f"a backward hook of {name or 'the model'} may change gradients": None
+        for name, module in model.named_modules()
+        if module._backward_hooks or module._backward_pre_hooks
+    }
     for dtype in dict.fromkeys((torch.float64, parameters[0].dtype)):
         made_up = MadeUp(model, like, dtype)
         usual = made_up.usual()
@@ -157,7 +163,7 @@ class _Trial:
                 with torch.no_grad():
                     together = self.losses(batch, slice(None))
             else:
-                with _record_precisions(self._precisions):
+                with _record_precisions(self._precisions), _Hooks(self.reasons):
                     together = self.losses(batch, slice(None)).detach()
         except Exception:  # the model cannot take these examples
             return
@@ -320,6 +326,19 @@ def _record_precisions(found: set[torch.dtype]) -> Iterator[None]:
 
     with torch.autograd.graph.saved_tensors_hooks(look, lambda tensor: tensor):
         yield
+
+
+class _Hooks(TorchFunctionMode):
+    """Adds to reasons the lines of code that register a hook on a gradient: what it does may depend on rare values."""
+
+    def __init__(self, reasons: dict[str, None]) -> None:
+        super().__init__()
+        self._reasons = reasons
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.register_hook:
+            self._reasons[f"a hook may change gradients ({code_line()})"] = None
+        return func(*args, **(kwargs or {}))
 
 
 class _Recurrent(torch.autograd.Function):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from privopt.perexample.networks.examples import leaves
-from privopt.perexample.networks.isolation.model_check import ModelCheck, check_model
+from privopt.perexample.networks.isolation.model_check import ModelCheck, check_model, operations
 from privopt.perexample.networks.loss_modules import Loss
 from privopt.perexample.networks.recorder import Recorder
 from privopt.perexample.networks.unsupported import SlowModel
@@ -29,8 +29,10 @@ PERIOD = 4093  # rows of a table that is checked: a prime, which few other dimen
 def check_with_small_tables(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> ModelCheck:
     """`check_model` with small tables, unless there are none, or unless that refuses or doubts: then with the model as it is.
 
-    An output with as many columns as a small table has rows comes from code that uses the table itself: that is no lookup.
+    An output with as many columns as a small table has rows comes from code that uses the table itself: that is no lookup. Nor
+    may the code do to large tables what it does not do to small ones.
     """
+    checked, few = None, set[tuple[Any, ...]]()
     with small_tables(recorder.model) as found:
         if found:
             try:
@@ -38,10 +40,11 @@ def check_with_small_tables(recorder: Recorder, loss: Loss, inputs: Any, targets
                     warnings.simplefilter("error", SlowModel)
                     checked = check_model(recorder, loss, inputs, targets)
                 sizes = {size for leaf in leaves(checked.output) if isinstance(leaf, Tensor) for size in leaf.shape}
-                if not checked.doubts and PERIOD not in sizes:
-                    return checked
+                few = operations(recorder.model, loss, (inputs, targets)) if PERIOD not in sizes else few
             except Exception:  # the model as it is says why
-                pass
+                checked = None
+    if checked is not None and not checked.doubts and few and operations(recorder.model, loss, (inputs, targets)) <= few:
+        return checked
     return check_model(recorder, loss, inputs, targets)
 
 
