@@ -1,7 +1,10 @@
 """What `import privopt` costs, and which names it offers."""
 
+import importlib
+import pkgutil
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 
@@ -42,3 +45,13 @@ def test_what_networks_need_is_missed_at_once(missing: str) -> None:
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         privopt.nothing  # noqa: B018
+
+
+def test_no_two_files_share_a_name_and_no_package_hides_one_of_its_modules() -> None:
+    places = list(pkgutil.walk_packages(privopt.__path__, "privopt."))
+    names = [place.name.rpartition(".")[2] for place in places if not place.ispkg]
+    assert len(set(names)) == len(names)
+    for package, _, name in (place.name.rpartition(".") for place in places):
+        if name != "__main__":  # which runs a command
+            importlib.import_module(f"{package}.{name}")
+            assert isinstance(getattr(sys.modules[package], name), ModuleType), f"{package}.{name}"
