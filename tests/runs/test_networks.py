@@ -79,8 +79,8 @@ def test_a_model_is_chosen_by_public_numbers_and_the_statement_says_why(tmp_path
         file=tmp_path / "rows.npz", target=None, epsilon=3.0, model="auto", settings=Settings(rounds=3, bounds=3.0), seed=0
     )
     for name, request, hidden, reason in (
-        ("network", asked, 1, "mlp:64, by a public rule, for 4500 rows and 1 columns"),
-        ("budget", replace(asked, epsilon=0.1), 0, "linear, by a public rule, for 4500 rows and 1 columns"),
+        ("network", asked, 1, "mlp:64, by a public rule, for 4500 rows and 1 column"),
+        ("budget", replace(asked, epsilon=0.1), 0, "linear, by a public rule, for 4500 rows and 1 column"),
         ("method", replace(asked, settings=replace(asked.settings, method="dp-sgd")), 0, "linear, by a public rule"),
     ):
         folder = runs.start(request, tmp_path / name)
