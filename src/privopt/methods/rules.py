@@ -199,7 +199,8 @@ def _linear(problem: Problem, z: float, rounds: int, batch: float, clip_bound: f
     limited = 1 / math.sqrt(1 / quality**2 + width / min(problem.size, batch * rounds))
     shake = max(loss.reach * min((limited / loss.outputs) ** (1 / 3), 4.0), min(loss.reach, 1.0) / 4)
     if clip_bound is None:
-        growth = max(1.0, math.sqrt(quality / loss.outputs) / 3)
+        least = 1.0 if loss.outputs == 1 else 0.5
+        growth = max(least, math.sqrt(quality / loss.outputs) / 3)
         clip_bound = row_norm * min(loss.residual * growth, loss.largest)
     noise = z * clip_bound / batch
     if batch < problem.size:
