@@ -294,7 +294,7 @@ def forget_changed(tables: list[Problem], results: Path) -> None:
         cells.setdefault((row["table"], row["model"], row["epsilon"]), row)
     changed = set()
     for cell, row in cells.items():
-        if cell[0] not in known or cell[1] in PEERS | ONCE - {"not private"}:
+        if cell[0] not in known or cell[1] in PEERS | ONCE:
             continue
         again = scored(known[cell[0]], cell[1], cell[2], row["seed"])
         if not _agree(row, again):

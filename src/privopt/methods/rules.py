@@ -17,9 +17,10 @@ privacy. What matters is the *displacement by noise* that we allow, κ/R; a row 
   dominates, √v exceeds s and the step limits itself. Without noise even one row alone would move a coefficient at the full
   rate, which overfits where columns are rare: √v + stability is at least the size of five rows' gradients.
 - Descent takes κ/(R√T s), capped by the smoothness of the loss, 1/(LR²).
-- Noise is proportional to the clip bound, bias falls with it: C is the gradient of a typical row at θ = 0 where noise
-  dominates, and grows with √q to the largest possible one, where nothing is clipped and probabilities are calibrated. A smaller
-  one would count all rows alike, and scores drift to the commonest class: the rare one's residuals are the longest.
+- Noise is proportional to the clip bound, bias falls with it: C is half the gradient of a typical row at θ = 0 where noise
+  dominates, grows with q to the whole of it at q = 4, waits, and grows with √q from q = 9 on to the largest possible one, where nothing
+  is clipped and probabilities are calibrated. Below a typical gradient all rows count alike, and scores drift to the commonest
+  class, since the rare one's residuals are the longest: at q = 4 a model that says little would lose more by that than by noise.
 - Batches of expected size b < n: nμ becomes b√T/z (the same for full batches), and s gains the sampling noise of a batch.
   Sampling amplifies without loss only while z ≥ 1 or so, which asks for T ≈ 2(μn/b)² rounds.
 
@@ -199,8 +200,8 @@ def _linear(problem: Problem, z: float, rounds: int, batch: float, clip_bound: f
     limited = 1 / math.sqrt(1 / quality**2 + width / min(problem.size, batch * rounds))
     shake = max(loss.reach * min((limited / loss.outputs) ** (1 / 3), 4.0), min(loss.reach, 1.0) / 4)
     if clip_bound is None:
-        least = 1.0 if loss.outputs == 1 else 0.5
-        growth = max(least, math.sqrt(quality / loss.outputs) / 3)
+        each = quality / loss.outputs
+        growth = max(0.5, min(each / 4, 1.0), math.sqrt(each) / 3)
         clip_bound = row_norm * min(loss.residual * growth, loss.largest)
     noise = z * clip_bound / batch
     if batch < problem.size:
