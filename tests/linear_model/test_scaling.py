@@ -60,6 +60,14 @@ def test_lines_are_centred_at_a_mean_that_is_paid_for(encoded: bool) -> None:
     assert len(centred.estimated) == len(plain.estimated) + 1
 
 
+def test_steps_are_no_longer_where_most_rows_are_0() -> None:
+    """A step is as long as a typical row is short, and that was 2^−30 where 96 of 100 rows were 0."""
+    X = (np.random.default_rng(0).random((20_000, 1)) < 0.04).astype(float)
+    rows = TrainingRows(X, np.zeros(len(X)), regression=False, encoded=True)
+    found = find_scales(rows, Session(Budget(1.0, 1e-6), len(X), seed=0, surveys=True), fit_intercept=True)
+    assert found.row_norm == 0.5
+
+
 @pytest.mark.parametrize("bounds", [None, 1.7])
 def test_sparse_rows_and_rows_of_a_declared_length_keep_their_centre(bounds: float | None) -> None:
     X = np.random.default_rng(0).uniform(0, 1, (20_000, 3))

@@ -18,9 +18,10 @@ privacy. What matters is the *displacement by noise* that we allow, κ/R; a row 
   rate, which overfits where columns are rare: √v + stability is at least the size of five rows' gradients.
 - Descent takes κ/(R√T s), capped by the smoothness of the loss, 1/(LR²).
 - Noise is proportional to the clip bound, bias falls with it: C is half the gradient of a typical row at θ = 0 where noise
-  dominates, grows with q to the whole of it at q = 4, waits, and grows with √q from q = 9 on to the largest possible one, where nothing
-  is clipped and probabilities are calibrated. Below a typical gradient all rows count alike, and scores drift to the commonest
-  class, since the rare one's residuals are the longest: at q = 4 a model that says little would lose more by that than by noise.
+  dominates, grows with q to the whole of it at q = 4, waits, and grows with √q from q = 9 on to the largest possible one, where
+  nothing is clipped and probabilities are calibrated. Below a typical gradient all rows count alike, and scores drift to the
+  commonest class, since the rare one's residuals are the longest: a model of columns that say little loses more by that than by
+  noise. Where 4 lies is empirical.
 - Batches of expected size b < n: nμ becomes b√T/z (the same for full batches), and s gains the sampling noise of a batch.
   Sampling amplifies without loss only while z ≥ 1 or so, which asks for T ≈ 2(μn/b)² rounds.
 

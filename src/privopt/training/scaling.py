@@ -35,6 +35,7 @@ NORM_SHARE = 0.02  # this into the length of a row,
 TARGET_SHARE = 0.04  # this into the range of the target of a regression,
 KNOTS_SHARE = 0.05  # and this into the knots of numeric columns
 GUESS = 4.0  # where columns whose range is neither declared nor known are clipped: their values may well be standardised
+LEAST_NORM = 0.5  # of a typical row of columns on [−1, 1]: where most rows are 0, those that are not are about 1 long
 LINE = 2  # knots of a column that stays a single feature
 NO_TARGET_RANGE = (
     "too few rows to learn privately, at this budget, in which range the target lies, so the model knows values from -1 to 1. "
@@ -218,6 +219,8 @@ def find_scales(
             norms, noise_multiplier=share_of(noise, NORM_SHARE, 1), spending=session.spending, rng=session.rng
         )
         estimated.append("the length of a typical row" + (" (too few rows to tell)" if row_norm is None else ""))
+        if row_norm is not None and (rows.encoded or scale is not None):
+            row_norm = max(row_norm, LEAST_NORM)
     if row_norm is None:
         spread = 3 if rows.bounds is not None and session.budget.delta else 1  # E x² is a third, and x² at most 1, in [−1, 1]
         row_norm = math.sqrt(rows.matrix.shape[1] / spread)
