@@ -235,7 +235,7 @@ def test_clipped_sums_equal_those_of_gradients_formed_one_row_at_a_time(
     name: str, loss: str, sparse: bool, closed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not closed:
-        monkeypatch.setattr(person_oracle._People, "products", {})
+        monkeypatch.setattr(person_oracle._People, "products", None)
         monkeypatch.setattr(person_oracle, "CHUNK", 12)  # a few persons at a time
     for centred in (False,) if sparse else (False, True):
         table = usual(loss, sparse, centred=centred)

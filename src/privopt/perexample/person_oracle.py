@@ -28,7 +28,7 @@ from privopt.perexample.grads import PerExampleVectors, Rows, Vector
 from privopt.perexample.linear_oracle import ROUNDING, LinearGrads, LinearOracle, shifted_norms
 from privopt.perexample.losses import Loss
 from privopt.perexample.persons import Persons, cut_between_persons
-from privopt.perexample.row_storage import CHUNK, lengths, sparse_lengths
+from privopt.perexample.row_storage import CHUNK, SURE, lengths, sparse_lengths
 
 
 class PersonGrads(PerExampleVectors):
@@ -38,24 +38,21 @@ class PersonGrads(PerExampleVectors):
         self._each, self._members, self._shift = each, members, shift
 
     def norms(self, order: int) -> Vector:
-        members, single = self._members, self._each.norms(order)
-        longest = members.mean(single)  # infinite or NaN for a person with such a row
-        own = self._formed_norms(order)
-        hidden = math.sqrt(ROUNDING) * (longest + self._centre_lengths(order))
-        several = np.hypot(own, hidden) if order == 2 else np.maximum(own, hidden)  # l1 norms have no squares to lose digits
-        several = np.where(np.isfinite(longest), several, np.inf)
-        if len(single):
-            first = single.take(members.starts.clip(max=len(single) - 1))
-            several = np.where(members.counts == 1, first, several)
-        own = np.where(members.counts == 0, np.inf, several)
+        members, own = self._members, self._each.norms(order)
+        if not len(own):
+            return np.full(len(members.counts), np.inf)
+        several = self._norms_by_products() if self._has_products(order) else self._formed_norms(order, own)
+        norms = np.where(members.counts == 1, own.take(members.starts, mode="clip"), several)
+        if members.some_have_none:
+            norms[members.counts == 0] = np.inf
         if self._shift is None:
-            return own
+            return norms
         if order == 1:
             raise CompositionError("l1 norms of shifted gradients have no closed form: clip them in l2.")
-        return shifted_norms(own, members.mean(self._each.dots(self._shift)), self._shift)
+        return shifted_norms(norms, members.mean(self._each.dots(self._shift)), self._shift)
 
     def weighted_sum(self, weights: Vector) -> Vector:
-        shares = weights / np.maximum(self._members.counts, 1)
+        shares = weights / self._members.divisors
         total = self._each.weighted_sum(shares.take(self._members.person_of))
         return total if self._shift is None else total + weights.sum() * self._shift
 
@@ -76,16 +73,36 @@ class PersonGrads(PerExampleVectors):
         shift = weight * vector if self._shift is None else self._shift + weight * vector
         return PersonGrads(self._each, self._members, shift)
 
-    def _formed_norms(self, order: int) -> Vector:
-        """Norms of D ⊙ the mean, as far as sums in floating point show them."""
+    def _has_products(self, order: int) -> bool:
+        return order == 2 and self._each.diagonal is None and self._members.products is not None
+
+    def _norms_by_products(self) -> Vector:
+        """‖(1/k) Σ residualᵢ ⊗ rowᵢ‖ and what rounding may hide of it.
+
+        Where squares may have under- or overflowed, the mean length of the row gradients, which no norm of a mean exceeds.
+        """
+        members, residuals = self._members, self._each.residuals
+        sizes = np.abs(residuals) if residuals.ndim == 1 else lengths(np.abs(residuals), 2)
+        longest = members.mean(sizes * members.reach)
+        squares = members.squares((residuals.T * self._each.row_norms(2)).T)
+        squares += ROUNDING * longest**2
+        found = np.sqrt(squares)
+        if SURE < squares.min() and squares.max() < np.inf:  # NaN is neither
+            return found
+        return np.where((squares > SURE) & (squares < np.inf), found, longest)
+
+    def _formed_norms(self, order: int, own: Vector) -> Vector:
+        """Norms of D ⊙ the mean, and what rounding may hide of them."""
         residuals, diagonal = self._each.residuals, self._each.diagonal
-        if order == 2 and diagonal is None and self._members.products:
-            return self._members.norms_by_products(residuals, self._each.row_norms(2))
         width = self._members.design.width
         outputs = np.atleast_2d(residuals.T)
         scales = [None] * len(outputs) if diagonal is None else list(diagonal.reshape(len(outputs), width))
         sizes = [self._members.formed(*pair, order) for pair in zip(outputs, scales, strict=True)]
-        return sizes[0] if len(sizes) == 1 else lengths(np.stack(sizes, axis=1), order)
+        norms = sizes[0] if len(sizes) == 1 else lengths(np.stack(sizes, axis=1), order)
+        longest = self._members.mean(own)  # infinite or NaN for a person with such a row
+        hidden = math.sqrt(ROUNDING) * (longest + self._centre_lengths(order))
+        shown = np.hypot(norms, hidden) if order == 2 else np.maximum(norms, hidden)  # l1 norms have no squares to lose digits
+        return np.where(np.isfinite(longest), shown, np.inf)
 
     def _centre_lengths(self, order: int) -> Vector | float:
         """How long the part of a mean is that the centre of the columns takes away again."""
@@ -106,51 +123,55 @@ class _Members:
     """Some persons, and where their rows are: in the batch, which holds them one person after another, and in the design."""
 
     def __init__(self, people: "_People", chosen: Rows) -> None:
-        self._people, self._chosen, self.design = people, chosen, people.design
+        self._people, self.design, self.some_have_none = people, people.design, people.some_have_none
         everybody = people.persons
-        self.counts = everybody.counts if chosen is None else everybody.counts.take(chosen)
-        self.starts = everybody.starts if chosen is None else np.cumsum(self.counts) - self.counts
-        self.person_of = everybody.person_of if chosen is None else np.repeat(np.arange(len(self.counts)), self.counts)
+        self.counts, self.starts, self.person_of = everybody.counts, everybody.starts, everybody.person_of
         self.rows: Rows = None
         if chosen is not None:
-            self.rows = (everybody.starts.take(chosen) - self.starts).take(self.person_of) + np.arange(len(self.person_of))
+            self.counts = everybody.counts.take(chosen)
+            self.starts = self.counts.cumsum() - self.counts
+            self.person_of = np.arange(len(chosen)).repeat(self.counts)
+            self.rows = (everybody.starts.take(chosen) - self.starts).repeat(self.counts)
+            self.rows += np.arange(len(self.rows))
+        self.divisors = np.maximum(self.counts, 1)
 
     def mean(self, values: Vector) -> Vector:
         """The mean of a number over each person's rows; 0 without rows."""
-        return np.bincount(self.person_of, values, minlength=len(self.counts)) / np.maximum(self.counts, 1)
+        return np.bincount(self.person_of, values, minlength=len(self.counts)) / self.divisors
 
     @property
-    def products(self) -> dict[int, Vector]:
-        """⟨uᵢ, uⱼ⟩ of all persons with so many rows, the persons last; empty if that would take too much memory."""
+    def products(self) -> sp.csr_array | None:
+        """That of all persons."""
         return self._people.products
 
     @cached_property
-    def _alike(self) -> list[tuple[Vector, Vector, Vector]]:
-        """Persons with equally many rows, two or more: their places, the places of their rows, and the products of these."""
-        found = []
-        for count, products in self.products.items():
-            places = np.flatnonzero(self.counts == count)
-            if count > 1 and len(places):
-                if self._chosen is not None:
-                    products = products.take(self._people.place.take(self._chosen.take(places)), axis=2)
-                found.append((places, self.starts.take(places) + np.arange(count)[:, None], products))
-        return found
+    def reach(self) -> Vector:
+        """At least the norm of each row; with what the centre of the columns takes away, which rounding is relative to."""
+        return self._people.reach if self.rows is None else self._people.reach.take(self.rows)
 
-    def norms_by_products(self, residuals: Vector, norms: Vector) -> Vector:
-        """‖(1/k) Σ residualᵢ ⊗ rowᵢ‖ for each person with several rows."""
-        found, lengths_of_rows = np.zeros(len(self.counts)), np.atleast_2d(residuals.T) * norms
-        for places, rows, products in self._alike:
-            sizes = lengths_of_rows.take(rows, axis=1)  # outputs × rows of a person × persons
-            largest = np.abs(sizes).max(axis=(0, 1))
-            largest[largest == 0] = 1.0
-            sizes /= largest  # their squares neither under- nor overflow
-            squares = sum(np.einsum("ip,ip->p", np.einsum("ijp,jp->ip", products, one), one) for one in sizes)
-            found[places] = largest * np.sqrt(np.maximum(squares, 0.0)) / len(rows)
-        return found
+    def squares(self, sizes: Vector) -> Vector:
+        """‖(1/k) Σ sizeᵢ ⊗ uᵢ‖² for each person."""
+        assert self.products is not None
+        through = self.products @ sizes if self._pairs is None else _times(*self._pairs, sizes)
+        through *= sizes
+        return self.mean(through if through.ndim == 1 else through.sum(axis=1)) / self.divisors
+
+    @cached_property
+    def _pairs(self) -> tuple[Vector, Vector, Vector] | None:
+        """The products of drawn rows with rows of the same person, and the places of both in the batch; `None` for everybody."""
+        if self.rows is None or self.products is None:
+            return None
+        ends, numbers = self._people.places_of_products
+        own, places = numbers.take(self.rows), np.arange(len(self.rows))
+        left = places.repeat(own)
+        entries = (ends.take(self.rows) - own.cumsum()).repeat(own)
+        entries += np.arange(len(entries))
+        right = self.products.indices.take(entries) - (self.rows - places).repeat(own)
+        return self.products.data.take(entries), left, right
 
     def formed(self, residuals: Vector, scale: Vector | None, order: int) -> Vector:
         """‖scale ⊙ (1/k) Σ residualᵢ rowᵢ‖ for each person, from vectors that are formed, a few at a time."""
-        found, shares = np.zeros(len(self.counts)), residuals / np.maximum(self.counts, 1).take(self.person_of)
+        found, shares = np.zeros(len(self.counts)), residuals / self.divisors.take(self.person_of)
         for people, rows in self._pieces():
             values = self.design.framed_values(np.arange(rows.start, rows.stop) if self.rows is None else self.rows[rows])
             starts = np.append(self.starts[people], rows.stop) - rows.start
@@ -172,37 +193,62 @@ class _Members:
             yield slice(first, after), slice(int(ends[first]), int(ends[after]))
 
 
+def _times(values: Vector, left: Vector, right: Vector, sizes: Vector) -> Vector:
+    """A sparse matrix with these entries times a vector, or times each column."""
+    if sizes.ndim == 2:
+        return np.stack([_times(values, left, right, column) for column in sizes.T], axis=1)
+    return np.bincount(left, values * sizes.take(right), minlength=len(sizes))
+
+
 class _People:
     """All persons of a design whose rows stand one person after another."""
 
     def __init__(self, design: Design, persons: Persons) -> None:
         self.design, self.persons = design, persons
-        self.place = np.zeros(persons.size, dtype=np.intp)  # among the persons with as many rows
-        for count in np.unique(persons.counts):
-            same = persons.counts == count
-            self.place[same] = np.arange(int(same.sum()))
+        self.some_have_none = bool((persons.counts == 0).any())
 
     @cached_property
-    def products(self) -> dict[int, Vector]:
-        counts = self.persons.counts.astype(np.int64)
-        if int((counts**2).sum()) > max(len(self.design) * self.design.width, 16 * CHUNK):
-            return {}
-        norms = self.design.norms(2)
-        return {int(count): self._products_of(int(count), norms) for count in np.unique(counts[counts > 0])}
+    def reach(self) -> Vector:
+        """The norm of each row, and the norm of the centre."""
+        frame = self.design.frame
+        if frame.centre is None:
+            return self.design.norms(2)
+        return self.design.norms(2) + np.linalg.norm(frame.centre if frame.scale is None else frame.centre / frame.scale)
 
-    def _products_of(self, count: int, norms: Vector) -> Vector:
-        starts = self.persons.starts[self.persons.counts == count]
-        if count == 1:
-            return np.ones((1, 1, len(starts)))  # norms of single rows are those of the design
-        found = np.empty((count, count, len(starts)))
+    @cached_property
+    def places_of_products(self) -> tuple[Vector, Vector]:
+        """Where the products of each row end, and how many it has: with itself and with the person's later rows."""
+        persons = self.persons
+        numbers = (persons.starts + persons.counts).repeat(persons.counts) - np.arange(len(persons.rows))
+        return numbers.cumsum(), numbers
+
+    @cached_property
+    def products(self) -> sp.csr_array | None:
+        """rows × rows: ⟨uᵢ, uᵢ⟩, and 2 ⟨uᵢ, uⱼ⟩ for j > i of the same person. `None` if that would take too much memory."""
+        counts, rows = self.persons.counts.astype(np.int64), len(self.design)
+        if int((counts**2).sum()) > max(rows * self.design.width, 16 * CHUNK):
+            return None
+        ends, numbers = self.places_of_products
+        values, columns = np.empty(int(numbers.sum())), np.empty(int(numbers.sum()), dtype=np.intp)
+        for count in np.unique(counts[counts > 0]).tolist():
+            starts = self.persons.starts[counts == count]
+            left, right = np.triu_indices(count)
+            entries = (ends - numbers).take(starts)[:, None] + np.arange(len(left))
+            values[entries] = np.where(left == right, 1, 2) * self._products_of(count, starts)[:, left, right]
+            columns[entries] = starts[:, None] + right
+        return sp.csr_array((values, columns, np.append(0, ends)), (rows, rows))
+
+    def _products_of(self, count: int, starts: Vector) -> Vector:
+        """persons × count × count: ⟨uᵢ, uⱼ⟩ of persons with so many rows, which begin here."""
+        norms = self.design.norms(2)
+        found = np.empty((len(starts), count, count))
         step = max(1, CHUNK // (count * max(1, self.design.width)))
         for first in range(0, len(starts), step):
             part = starts[first : first + step]
             rows = (part[:, None] + np.arange(count)).ravel()
             own = norms.take(rows)
             inverse = np.where(np.isfinite(own) & (own > 0), own, np.inf)
-            values = self.design.framed_values(rows)
-            found[:, :, first : first + step] = _inner_products(values, inverse, count).transpose(1, 2, 0)
+            found[first : first + step] = _inner_products(self.design.framed_values(rows), inverse, count)
         return found
 
 
