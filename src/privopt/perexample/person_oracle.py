@@ -38,22 +38,18 @@ class PersonGrads(PerExampleVectors):
         self._each, self._members, self._shift = each, members, shift
 
     def norms(self, order: int) -> Vector:
-        members, own = self._members, self._each.norms(order)
-        if not len(own):
-            return np.full(len(members.counts), np.inf)
-        several = self._norms_by_products() if self._has_products(order) else self._formed_norms(order, own)
-        norms = np.where(members.counts == 1, own.take(members.starts, mode="clip"), several)
-        if members.some_have_none:
-            norms[members.counts == 0] = np.inf
+        if not len(self._each.residuals):
+            return np.full(len(self._members.counts), np.inf)
+        by_products = order == 2 and self._each.diagonal is None and self._members.products is not None
+        norms = self._norms_by_products() if by_products else self._formed_norms(order)
         if self._shift is None:
             return norms
         if order == 1:
             raise CompositionError("l1 norms of shifted gradients have no closed form: clip them in l2.")
-        return shifted_norms(norms, members.mean(self._each.dots(self._shift)), self._shift)
+        return shifted_norms(norms, self._members.mean(self._each.dots(self._shift)), self._shift)
 
     def weighted_sum(self, weights: Vector) -> Vector:
-        shares = weights / self._members.divisors
-        total = self._each.weighted_sum(shares.take(self._members.person_of))
+        total = self._each.weighted_sum(self._members.spread(weights / self._members.divisors))
         return total if self._shift is None else total + weights.sum() * self._shift
 
     def minus(self, other: "PersonGrads", weight: float = 1.0) -> "PersonGrads":
@@ -73,27 +69,30 @@ class PersonGrads(PerExampleVectors):
         shift = weight * vector if self._shift is None else self._shift + weight * vector
         return PersonGrads(self._each, self._members, shift)
 
-    def _has_products(self, order: int) -> bool:
-        return order == 2 and self._each.diagonal is None and self._members.products is not None
-
     def _norms_by_products(self) -> Vector:
         """‖(1/k) Σ residualᵢ ⊗ rowᵢ‖ and what rounding may hide of it.
 
         Where squares may have under- or overflowed, the mean length of the row gradients, which no norm of a mean exceeds.
         """
-        members, residuals = self._members, self._each.residuals
-        sizes = np.abs(residuals) if residuals.ndim == 1 else lengths(np.abs(residuals), 2)
-        longest = members.mean(sizes * members.reach)
-        squares = members.squares((residuals.T * self._each.row_norms(2)).T)
-        squares += ROUNDING * longest**2
-        found = np.sqrt(squares)
-        if SURE < squares.min() and squares.max() < np.inf:  # NaN is neither
-            return found
-        return np.where((squares > SURE) & (squares < np.inf), found, longest)
+        members, residuals, rows = self._members, self._each.residuals, self._each.row_norms(2)
+        several, centre = residuals.ndim == 2, members.centre_length
+        sizes = np.abs(residuals).sum(axis=1) if several else np.abs(residuals)  # in l1, which is at least l2
+        longest = members.sum(sizes * (rows + centre if centre else rows))
+        squares = members.squares(residuals * rows[:, None] if several else residuals * rows)
+        squares += ROUNDING * longest * longest
+        norms = np.sqrt(squares)
+        if not (SURE < squares.min() and squares.max() < np.inf):  # NaN is neither
+            norms = np.where((squares > SURE) & (squares < np.inf), norms, longest)
+        norms /= members.divisors
+        if members.fewest > 1:
+            return norms
+        first = residuals.take(members.starts, axis=0, mode="clip")
+        single = lengths(np.abs(first), 2) if several else np.abs(first)
+        return self._with_few_rows(norms, single * rows.take(members.starts, mode="clip"))
 
-    def _formed_norms(self, order: int, own: Vector) -> Vector:
+    def _formed_norms(self, order: int) -> Vector:
         """Norms of D ⊙ the mean, and what rounding may hide of them."""
-        residuals, diagonal = self._each.residuals, self._each.diagonal
+        own, residuals, diagonal = self._each.norms(order), self._each.residuals, self._each.diagonal
         width = self._members.design.width
         outputs = np.atleast_2d(residuals.T)
         scales = [None] * len(outputs) if diagonal is None else list(diagonal.reshape(len(outputs), width))
@@ -102,7 +101,15 @@ class PersonGrads(PerExampleVectors):
         longest = self._members.mean(own)  # infinite or NaN for a person with such a row
         hidden = math.sqrt(ROUNDING) * (longest + self._centre_lengths(order))
         shown = np.hypot(norms, hidden) if order == 2 else np.maximum(norms, hidden)  # l1 norms have no squares to lose digits
-        return np.where(np.isfinite(longest), shown, np.inf)
+        several = np.where(np.isfinite(longest), shown, np.inf)
+        return self._with_few_rows(several, own.take(self._members.starts, mode="clip"))
+
+    def _with_few_rows(self, several: Vector, single: Vector) -> Vector:
+        """The norms, with those of persons with one row, and with infinity for persons with none."""
+        norms = np.where(self._members.counts == 1, single, several)
+        if not self._members.fewest:
+            norms[self._members.counts == 0] = np.inf
+        return norms
 
     def _centre_lengths(self, order: int) -> Vector | float:
         """How long the part of a mean is that the centre of the columns takes away again."""
@@ -123,55 +130,79 @@ class _Members:
     """Some persons, and where their rows are: in the batch, which holds them one person after another, and in the design."""
 
     def __init__(self, people: "_People", chosen: Rows) -> None:
-        self._people, self.design, self.some_have_none = people, people.design, people.some_have_none
-        everybody = people.persons
-        self.counts, self.starts, self.person_of = everybody.counts, everybody.starts, everybody.person_of
+        self._people, self._chosen, self.design, self.fewest = people, chosen, people.design, people.fewest
+        self.counts, self.starts = people.persons.counts, people.persons.starts
         self.rows: Rows = None
         if chosen is not None:
-            self.counts = everybody.counts.take(chosen)
+            self.counts = self.counts.take(chosen)
             self.starts = self.counts.cumsum() - self.counts
-            self.person_of = np.arange(len(chosen)).repeat(self.counts)
-            self.rows = (everybody.starts.take(chosen) - self.starts).repeat(self.counts)
+            self._moved = people.persons.starts.take(chosen) - self.starts  # how much later a person's rows are in the design
+            self.rows = self._moved.repeat(self.counts)
             self.rows += np.arange(len(self.rows))
-        self.divisors = np.maximum(self.counts, 1)
-
-    def mean(self, values: Vector) -> Vector:
-        """The mean of a number over each person's rows; 0 without rows."""
-        return np.bincount(self.person_of, values, minlength=len(self.counts)) / self.divisors
+        self.divisors = self.counts if self.fewest else np.maximum(self.counts, 1)
 
     @property
     def products(self) -> sp.csr_array | None:
-        """That of all persons."""
+        """Those of all rows: see `_People`."""
         return self._people.products
 
-    @cached_property
-    def reach(self) -> Vector:
-        """At least the norm of each row; with what the centre of the columns takes away, which rounding is relative to."""
-        return self._people.reach if self.rows is None else self._people.reach.take(self.rows)
+    @property
+    def centre_length(self) -> float:
+        """How much longer than a row what the centre of the columns takes away from it may be."""
+        return self._people.centre_length
+
+    def sum(self, values: Vector) -> Vector:
+        """The sum of a number over each person's rows."""
+        return self._people.membership @ values if self.rows is None else self._segments(values, self.starts, self.counts)
+
+    def mean(self, values: Vector) -> Vector:
+        """The mean of a number over each person's rows; 0 without rows."""
+        found: Vector = self.sum(values) / self.divisors
+        return found
+
+    def spread(self, values: Vector) -> Vector:
+        """Each person's number, for each of the rows."""
+        return values.repeat(self.counts)
 
     def squares(self, sizes: Vector) -> Vector:
-        """‖(1/k) Σ sizeᵢ ⊗ uᵢ‖² for each person."""
-        assert self.products is not None
-        through = self.products @ sizes if self._pairs is None else _times(*self._pairs, sizes)
-        through *= sizes
-        return self.mean(through if through.ndim == 1 else through.sum(axis=1)) / self.divisors
+        """‖Σ sizeᵢ ⊗ uᵢ‖² for each person."""
+        if self._pairs is None:
+            through = self.products @ sizes
+            through *= sizes
+            return self.sum(through if through.ndim == 1 else through.sum(axis=1))
+        values, left, right, starts, numbers = self._pairs
+        if sizes.ndim == 1:
+            both = sizes.take(left)
+            both *= sizes.take(right)
+        else:
+            both = np.einsum("po,po->p", sizes.take(left, axis=0), sizes.take(right, axis=0))
+        both *= values
+        return self._segments(both, starts, numbers)
 
     @cached_property
-    def _pairs(self) -> tuple[Vector, Vector, Vector] | None:
-        """The products of drawn rows with rows of the same person, and the places of both in the batch; `None` for everybody."""
+    def _pairs(self) -> tuple[Vector, Vector, Vector, Vector, Vector] | None:
+        """Of persons who were drawn: the products, the places of both rows in the batch, and where those of each person are."""
         if self.rows is None or self.products is None:
             return None
-        ends, numbers = self._people.places_of_products
-        own, places = numbers.take(self.rows), np.arange(len(self.rows))
-        left = places.repeat(own)
-        entries = (ends.take(self.rows) - own.cumsum()).repeat(own)
-        entries += np.arange(len(entries))
-        right = self.products.indices.take(entries) - (self.rows - places).repeat(own)
-        return self.products.data.take(entries), left, right
+        numbers = self._people.pairs.take(self._chosen)
+        ends, places = numbers.cumsum(), np.arange(len(self.rows))
+        each = np.arange(int(ends[-1]))
+        later = (self.starts + self.counts).repeat(self.counts) - places  # rows that the person has from this one on
+        right = (places - (later.cumsum() - later)).repeat(later) + each
+        entries = (self._people.ends_of_pairs.take(self._chosen) - ends).repeat(numbers) + each
+        return self.products.data.take(entries), places.repeat(later), right, ends - numbers, numbers
+
+    def _segments(self, values: Vector, starts: Vector, numbers: Vector) -> Vector:
+        """Sums of so many values each; 0 for persons without any."""
+        if self.fewest:
+            return np.add.reduceat(values, starts)
+        found, some = np.zeros(len(numbers)), numbers > 0
+        found[some] = np.add.reduceat(values, starts[some])
+        return found
 
     def formed(self, residuals: Vector, scale: Vector | None, order: int) -> Vector:
         """‖scale ⊙ (1/k) Σ residualᵢ rowᵢ‖ for each person, from vectors that are formed, a few at a time."""
-        found, shares = np.zeros(len(self.counts)), residuals / self.divisors.take(self.person_of)
+        found, shares = np.zeros(len(self.counts)), residuals * self.spread(1 / self.divisors)
         for people, rows in self._pieces():
             values = self.design.framed_values(np.arange(rows.start, rows.stop) if self.rows is None else self.rows[rows])
             starts = np.append(self.starts[people], rows.stop) - rows.start
@@ -188,55 +219,52 @@ class _Members:
     def _pieces(self) -> Iterator[tuple[slice, slice]]:
         """Persons and their rows, of at most so many numbers at a time as are copied at once."""
         most = max(1, CHUNK // max(1, self.design.width))
-        ends = np.append(self.starts, len(self.person_of))
+        ends = np.append(self.starts, int(self.counts.sum()))
         for first, after in cut_between_persons(self.counts, most):
             yield slice(first, after), slice(int(ends[first]), int(ends[after]))
 
 
-def _times(values: Vector, left: Vector, right: Vector, sizes: Vector) -> Vector:
-    """A sparse matrix with these entries times a vector, or times each column."""
-    if sizes.ndim == 2:
-        return np.stack([_times(values, left, right, column) for column in sizes.T], axis=1)
-    return np.bincount(left, values * sizes.take(right), minlength=len(sizes))
-
-
 class _People:
-    """All persons of a design whose rows stand one person after another."""
+    """All persons of a design whose rows stand one person after another.
+
+    `pairs` is how many pairs of its rows a person has, each row's with itself among them.
+    """
 
     def __init__(self, design: Design, persons: Persons) -> None:
         self.design, self.persons = design, persons
-        self.some_have_none = bool((persons.counts == 0).any())
+        self.fewest = int(persons.counts.min(initial=1))
+        self.pairs = persons.counts.astype(np.intp) * (persons.counts + 1) // 2
+        self.ends_of_pairs = self.pairs.cumsum()
 
     @cached_property
-    def reach(self) -> Vector:
-        """The norm of each row, and the norm of the centre."""
+    def centre_length(self) -> float:
+        """The length of the framed centre; 0 without one."""
         frame = self.design.frame
         if frame.centre is None:
-            return self.design.norms(2)
-        return self.design.norms(2) + np.linalg.norm(frame.centre if frame.scale is None else frame.centre / frame.scale)
+            return 0.0
+        return float(np.linalg.norm(frame.centre if frame.scale is None else frame.centre / frame.scale))
 
     @cached_property
-    def places_of_products(self) -> tuple[Vector, Vector]:
-        """Where the products of each row end, and how many it has: with itself and with the person's later rows."""
-        persons = self.persons
-        numbers = (persons.starts + persons.counts).repeat(persons.counts) - np.arange(len(persons.rows))
-        return numbers.cumsum(), numbers
+    def membership(self) -> sp.csr_array:
+        """persons × rows: 1 for a person's own rows."""
+        rows = len(self.persons.rows)
+        return sp.csr_array((np.ones(rows), np.arange(rows), np.append(self.persons.starts, rows)), (self.persons.size, rows))
 
     @cached_property
     def products(self) -> sp.csr_array | None:
         """rows × rows: ⟨uᵢ, uᵢ⟩, and 2 ⟨uᵢ, uⱼ⟩ for j > i of the same person. `None` if that would take too much memory."""
-        counts, rows = self.persons.counts.astype(np.int64), len(self.design)
-        if int((counts**2).sum()) > max(rows * self.design.width, 16 * CHUNK):
+        counts, rows = self.persons.counts, len(self.design)
+        if 2 * int(self.pairs.sum()) > max(rows * self.design.width, 16 * CHUNK):
             return None
-        ends, numbers = self.places_of_products
-        values, columns = np.empty(int(numbers.sum())), np.empty(int(numbers.sum()), dtype=np.intp)
+        values, columns = np.empty(int(self.pairs.sum())), np.empty(int(self.pairs.sum()), dtype=np.int32 if rows < 2**31 else np.int64)
         for count in np.unique(counts[counts > 0]).tolist():
-            starts = self.persons.starts[counts == count]
-            left, right = np.triu_indices(count)
-            entries = (ends - numbers).take(starts)[:, None] + np.arange(len(left))
+            same = counts == count
+            starts, (left, right) = self.persons.starts[same], np.triu_indices(count)
+            entries = (self.ends_of_pairs - self.pairs)[same][:, None] + np.arange(len(left))
             values[entries] = np.where(left == right, 1, 2) * self._products_of(count, starts)[:, left, right]
             columns[entries] = starts[:, None] + right
-        return sp.csr_array((values, columns, np.append(0, ends)), (rows, rows))
+        later = self.persons.counts.cumsum().repeat(counts) - np.arange(rows)
+        return sp.csr_array((values, columns, np.append(0, later.cumsum()).astype(columns.dtype)), (rows, rows))
 
     def _products_of(self, count: int, starts: Vector) -> Vector:
         """persons × count × count: ⟨uᵢ, uⱼ⟩ of persons with so many rows, which begin here."""
