@@ -28,7 +28,7 @@ from privopt.perexample.grads import PerExampleVectors, Rows, Vector
 from privopt.perexample.linear_oracle import ROUNDING, LinearGrads, LinearOracle, shifted_norms
 from privopt.perexample.losses import Loss
 from privopt.perexample.persons import Persons, cut_between_persons
-from privopt.perexample.row_storage import CHUNK, SURE, lengths, sparse_lengths
+from privopt.perexample.row_storage import CHUNK, SURE
 
 
 class PersonGrads(PerExampleVectors):
@@ -40,8 +40,9 @@ class PersonGrads(PerExampleVectors):
     def norms(self, order: int) -> Vector:
         if not len(self._each.residuals):
             return np.full(len(self._members.counts), np.inf)
-        by_products = order == 2 and self._each.diagonal is None and self._members.products is not None
-        norms = self._norms_by_products() if by_products else self._formed_norms(order)
+        norms = self._norms_of_several(order) / self._members.divisors
+        if self._members.fewest < 2:
+            norms = self._with_few_rows(norms, order)
         if self._shift is None:
             return norms
         if order == 1:
@@ -69,61 +70,46 @@ class PersonGrads(PerExampleVectors):
         shift = weight * vector if self._shift is None else self._shift + weight * vector
         return PersonGrads(self._each, self._members, shift)
 
-    def _norms_by_products(self) -> Vector:
-        """‖(1/k) Σ residualᵢ ⊗ rowᵢ‖ and what rounding may hide of it.
+    def _norms_of_several(self, order: int) -> Vector:
+        """‖Σ gᵢ‖ for persons with several rows, and what rounding may hide of it.
 
-        Where squares may have under- or overflowed, the mean length of the row gradients, which no norm of a mean exceeds.
+        Where squares may have under- or overflowed, Σ ‖gᵢ‖, which no norm of a sum exceeds.
         """
-        members, residuals, rows = self._members, self._each.residuals, self._each.row_norms(2)
-        several, centre = residuals.ndim == 2, members.centre_length
-        sizes = np.abs(residuals).sum(axis=1) if several else np.abs(residuals)  # in l1, which is at least l2
-        longest = members.sum(sizes * (rows + centre if centre else rows))
-        squares = members.squares(residuals * rows[:, None] if several else residuals * rows)
+        members, each = self._members, self._each
+        if order == 1:
+            return np.maximum(members.formed_powers(each, 1), math.sqrt(ROUNDING) * self._lengths(1))
+        if each.diagonal is None:
+            residuals, rows, centre = each.residuals, each.batch.norms(2), members.centre_length
+            sizes = np.abs(residuals) if residuals.ndim == 1 else np.abs(residuals).sum(axis=1)  # in l1, which is at least l2
+            longest = members.sum(sizes * (rows + centre if centre else rows))
+            formed = members.products is None
+            squares = members.formed_powers(each, 2) if formed else members.squares((residuals.T * rows).T)
+        else:
+            longest, squares = self._lengths(2), members.formed_powers(each, 2)
         squares += ROUNDING * longest * longest
         norms = np.sqrt(squares)
-        if not (SURE < squares.min() and squares.max() < np.inf):  # NaN is neither
-            norms = np.where((squares > SURE) & (squares < np.inf), norms, longest)
-        norms /= members.divisors
-        if members.fewest > 1:
+        if SURE < squares.min() and squares.max() < np.inf:  # NaN is neither
             return norms
-        first = residuals.take(members.starts, axis=0, mode="clip")
-        single = lengths(np.abs(first), 2) if several else np.abs(first)
-        return self._with_few_rows(norms, single * rows.take(members.starts, mode="clip"))
+        return np.where((squares > SURE) & (squares < np.inf), norms, longest)
 
-    def _formed_norms(self, order: int) -> Vector:
-        """Norms of D ⊙ the mean, and what rounding may hide of them."""
-        own, residuals, diagonal = self._each.norms(order), self._each.residuals, self._each.diagonal
-        width = self._members.design.width
-        outputs = np.atleast_2d(residuals.T)
-        scales = [None] * len(outputs) if diagonal is None else list(diagonal.reshape(len(outputs), width))
-        sizes = [self._members.formed(*pair, order) for pair in zip(outputs, scales, strict=True)]
-        norms = sizes[0] if len(sizes) == 1 else lengths(np.stack(sizes, axis=1), order)
-        longest = self._members.mean(own)  # infinite or NaN for a person with such a row
-        hidden = math.sqrt(ROUNDING) * (longest + self._centre_lengths(order))
-        shown = np.hypot(norms, hidden) if order == 2 else np.maximum(norms, hidden)  # l1 norms have no squares to lose digits
-        several = np.where(np.isfinite(longest), shown, np.inf)
-        return self._with_few_rows(several, own.take(self._members.starts, mode="clip"))
-
-    def _with_few_rows(self, several: Vector, single: Vector) -> Vector:
-        """The norms, with those of persons with one row, and with infinity for persons with none."""
-        norms = np.where(self._members.counts == 1, single, several)
-        if not self._members.fewest:
-            norms[self._members.counts == 0] = np.inf
+    def _with_few_rows(self, norms: Vector, order: int) -> Vector:
+        """The norms, with those of persons with one row as they are, and with infinity for persons with none."""
+        members = self._members
+        norms = np.where(members.counts == 1, self._each.norms(order).take(members.starts, mode="clip"), norms)
+        if not members.fewest:
+            norms[members.counts == 0] = np.inf
         return norms
 
-    def _centre_lengths(self, order: int) -> Vector | float:
-        """How long the part of a mean is that the centre of the columns takes away again."""
-        frame, residuals, diagonal = self._members.design.frame, self._each.residuals, self._each.diagonal
+    def _lengths(self, order: int) -> Vector:
+        """Σ ‖D ⊙ gᵢ‖ over each person's rows, and of what the centre of the columns takes away again."""
+        own, diagonal, frame = self._each.norms(order), self._each.diagonal, self._members.design.frame
         if frame.centre is None:
-            return 0.0
-        columns = frame.centre if frame.scale is None else frame.centre / frame.scale
-        outputs = np.atleast_2d(np.abs(residuals).T)
-        scales = np.ones((len(outputs), 1)) if diagonal is None else diagonal.reshape(len(outputs), -1)[:, : len(columns)]
-        sizes = [
-            self._members.mean(output) * np.linalg.norm(columns * scale, ord=order)
-            for output, scale in zip(outputs, scales, strict=True)
-        ]
-        return sizes[0] if len(sizes) == 1 else lengths(np.stack(sizes, axis=1), order)
+            return self._members.sum(own)
+        sizes = np.abs(self._each.residuals).reshape(len(own), -1)
+        columns = np.tile(frame.centre if frame.scale is None else frame.centre / frame.scale, (sizes.shape[1], 1))
+        if diagonal is not None:
+            columns *= diagonal.reshape(len(columns), -1)[:, : columns.shape[1]]
+        return self._members.sum(own + sizes @ np.linalg.norm(columns, ord=order, axis=1))
 
 
 class _Members:
@@ -200,28 +186,35 @@ class _Members:
         found[some] = np.add.reduceat(values, starts[some])
         return found
 
-    def formed(self, residuals: Vector, scale: Vector | None, order: int) -> Vector:
-        """‖scale ⊙ (1/k) Σ residualᵢ rowᵢ‖ for each person, from vectors that are formed, a few at a time."""
-        found, shares = np.zeros(len(self.counts)), residuals * self.spread(1 / self.divisors)
-        for people, rows in self._pieces():
-            values = self.design.framed_values(np.arange(rows.start, rows.stop) if self.rows is None else self.rows[rows])
-            starts = np.append(self.starts[people], rows.stop) - rows.start
-            means: Any = sp.csr_array((shares[rows], np.arange(len(shares[rows])), starts), (len(starts) - 1, values.shape[0]))
-            vectors = means @ values
-            if sp.issparse(vectors):
-                entries = vectors.data if scale is None else vectors.data * scale.take(vectors.indices)
-                person_of = np.repeat(np.arange(len(starts) - 1), np.diff(vectors.indptr))
-                found[people] = sparse_lengths(np.abs(entries), person_of, len(starts) - 1, order)
-            else:
-                found[people] = lengths(np.abs(vectors if scale is None else vectors * scale), order)
-        return found
+    def formed_powers(self, each: LinearGrads, order: int) -> Vector:
+        """‖D ⊙ Σ residualᵢ ⊗ rowᵢ‖² or ‖…‖₁ for each person, from vectors that are formed, a few at a time."""
+        powers = np.zeros(len(self.counts))
+        outputs = 1 if each.residuals.ndim == 1 else each.residuals.shape[1]
+        diagonal = None if each.diagonal is None else each.diagonal.reshape(outputs, 1, -1)
+        for people, ends in self._pieces():
+            residuals = each.residuals[ends[0] : ends[-1]]
+            if each.batch.is_dense:
+                sums = each.batch.segment_sums(residuals, ends - ends[0], ends[0]).reshape(outputs, len(ends) - 1, -1)
+                sums = sums if diagonal is None else sums * diagonal
+                powers[people] = np.einsum("opw,opw->p", sums, sums) if order == 2 else np.abs(sums).sum(axis=(0, 2))
+                continue
+            values = self.design.framed_values(np.arange(ends[0], ends[-1]) if self.rows is None else self.rows[ends[0] : ends[-1]])
+            for output, column in enumerate(residuals.reshape(len(residuals), -1).T):
+                segments: Any = sp.csr_array((column, np.arange(len(column)), ends - ends[0]), (len(ends) - 1, len(column)))
+                sparse = segments @ values
+                entries = sparse.data if diagonal is None else sparse.data * diagonal[output, 0].take(sparse.indices)
+                person_of = np.arange(len(ends) - 1).repeat(np.diff(sparse.indptr))
+                powers[people] += np.bincount(person_of, np.abs(entries) ** order, minlength=len(ends) - 1)
+        return powers
 
-    def _pieces(self) -> Iterator[tuple[slice, slice]]:
-        """Persons and their rows, of at most so many numbers at a time as are copied at once."""
-        most = max(1, CHUNK // max(1, self.design.width))
-        ends = np.append(self.starts, int(self.counts.sum()))
+    def _pieces(self) -> Iterator[tuple[slice, Vector]]:
+        """Persons and where their rows end, of at most so many numbers at a time as are copied at once."""
+        ends, most = np.append(self.starts, int(self.counts.sum())), max(1, CHUNK // max(1, self.design.width))
+        if ends[-1] <= most:
+            yield slice(0, len(self.counts)), ends
+            return
         for first, after in cut_between_persons(self.counts, most):
-            yield slice(first, after), slice(int(ends[first]), int(ends[after]))
+            yield slice(first, after), ends[first : after + 1]
 
 
 class _People:
