@@ -21,7 +21,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -67,10 +67,10 @@ LOSSES: dict[str, Callable[[], Loss]] = {"1 output": Logistic, "5 outputs": lamb
 def counts(kind: str, rows: int) -> Vector:
     """How many rows each person has."""
     rng = np.random.default_rng(0)
-    draws = {"4": lambda: 4, "1 to 8": lambda: rng.integers(1, 9), "1 to 32": lambda: min(32, rng.zipf(1.7))}[kind]
     found: list[int] = []
     while sum(found) < rows:
-        found.append(min(int(draws()), rows - sum(found)))
+        drawn = {"4": 4, "1 to 8": int(rng.integers(1, 9)), "1 to 32": min(32, int(rng.zipf(1.7)))}[kind]
+        found.append(min(drawn, rows - sum(found)))
     return np.array(found)
 
 
@@ -83,9 +83,10 @@ def network_ratio(name: str, kind: str) -> float:
     of = counts(kind, rows.size)
     persons = TorchPersonOracle(rows, Persons(np.random.default_rng(1).permutation(rows.size), of))
     with torch.no_grad():
-        return _ratio(rows, persons, PublicState(rows.flat.vector), (poisson(0.9), poisson(0.9)))
+        return _ratio(rows, persons, PublicState(rows.flat.vector), poisson(0.9))
 
 
+@cache
 def matrix(name: str) -> Vector | sp.csr_array:
     """Made-up rows."""
     rng = np.random.default_rng(0)
@@ -105,7 +106,7 @@ def linear_ratio(name: str, outputs: str, batch: int | None, kind: str) -> float
     persons = PersonOracle(design, targets, loss, Persons(np.arange(LINEAR_ROWS), of))
     at = PublicState(rng.standard_normal(rows.dimension) / 10)
     share = batch and batch / len(of)
-    return _ratio(rows, persons, at, (poisson(share), poisson(share)) if share else (full_batch(), full_batch()))
+    return _ratio(rows, persons, at, poisson(share) if share else full_batch())
 
 
 def linear_ratios() -> Iterator[tuple[str, dict[str, float]]]:
@@ -114,12 +115,18 @@ def linear_ratios() -> Iterator[tuple[str, dict[str, float]]]:
         yield f"{name}, {outputs}, {batch}", {kind: round(linear_ratio(name, outputs, size, kind), 2) for kind in KINDS}
 
 
-def _ratio(rows: Oracle, persons: Oracle, at: PublicState, samplers: tuple[Sampler, Sampler]) -> float:
+def _ratio(rows: Oracle, persons: Oracle, at: PublicState, sampler: Sampler) -> float:
     """The median ratio of blocks of steps in turn."""
     rng, terms = generator(0), [gradient() @ l2(1.0)]
-    of_rows, of_persons = (Measurement(sampler, terms, gaussian(1.0)) for sampler in samplers)
-    plain: Callable[[], object] = lambda: of_rows.measure(rows, at, 0, rng)  # noqa: E731
-    step: Callable[[], object] = lambda: of_persons.protecting(each_person()).measure(persons, at, 0, rng)  # noqa: E731
+    of_rows = Measurement(sampler, terms, gaussian(1.0))
+    of_persons = of_rows.protecting(each_person())
+
+    def plain() -> object:
+        return of_rows.measure(rows, at, 0, rng)
+
+    def step() -> object:
+        return of_persons.measure(persons, at, 0, rng)
+
     times = max(1, round(BUSY / _seconds(plain, 1)))
     return float(np.median([_seconds(step, times) / _seconds(plain, times) for _ in range(REPEATS)]))
 

@@ -88,7 +88,7 @@ class PersonGrads(PerExampleVectors):
             longest, squares = self._lengths(2), members.formed_powers(each, 2)
         squares += ROUNDING * longest * longest
         norms = np.sqrt(squares)
-        if SURE < squares.min() and squares.max() < np.inf:  # NaN is neither
+        if squares.min() > SURE and squares.max() < np.inf:  # NaN is neither
             return norms
         return np.where((squares > SURE) & (squares < np.inf), norms, longest)
 
@@ -198,7 +198,9 @@ class _Members:
                 sums = sums if diagonal is None else sums * diagonal
                 powers[people] = np.einsum("opw,opw->p", sums, sums) if order == 2 else np.abs(sums).sum(axis=(0, 2))
                 continue
-            values = self.design.framed_values(np.arange(ends[0], ends[-1]) if self.rows is None else self.rows[ends[0] : ends[-1]])
+            values = self.design.framed_values(
+                np.arange(ends[0], ends[-1]) if self.rows is None else self.rows[ends[0] : ends[-1]]
+            )
             for output, column in enumerate(residuals.reshape(len(residuals), -1).T):
                 segments: Any = sp.csr_array((column, np.arange(len(column)), ends - ends[0]), (len(ends) - 1, len(column)))
                 sparse = segments @ values
@@ -249,7 +251,10 @@ class _People:
         counts, rows = self.persons.counts, len(self.design)
         if 2 * int(self.pairs.sum()) > max(rows * self.design.width, 16 * CHUNK):
             return None
-        values, columns = np.empty(int(self.pairs.sum())), np.empty(int(self.pairs.sum()), dtype=np.int32 if rows < 2**31 else np.int64)
+        values, columns = (
+            np.empty(int(self.pairs.sum())),
+            np.empty(int(self.pairs.sum()), dtype=np.int32 if rows < 2**31 else np.int64),
+        )
         for count in np.unique(counts[counts > 0]).tolist():
             same = counts == count
             starts, (left, right) = self.persons.starts[same], np.triu_indices(count)
