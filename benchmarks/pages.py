@@ -105,6 +105,34 @@ def people_have(found: dict[str, Any]) -> str:
     return f"{about}\n\n{table(heads, rows)}"
 
 
+PERSON_MODELS = {
+    "table": "64 units on a table of 60 columns",
+    "mlp-512": "dense layers on MNIST",
+    "autoencoder": "autoencoder",
+    "mnist-cnn": "convolutions on MNIST",
+    "cifar-cnn": "convolutions on CIFAR",
+    "lstm": "LSTM",
+    "transformer": "transformer",
+}
+
+
+def persons_networks(found: dict[str, Any]) -> str:
+    """A step of persons beside one of rows, for networks."""
+    return _persons(found, "model", PERSON_MODELS)
+
+
+def persons_linear(found: dict[str, Any]) -> str:
+    """The same for linear models."""
+    return _persons(found, "rows, outputs, persons of a batch", {})
+
+
+def _persons(found: dict[str, Any], head: str, names: dict[str, str]) -> str:
+    ratios = found["step of persons / step of rows, by rows of a person"]
+    rows = [[names.get(name, name), *(f"{ratio:.2f}" for ratio in ratios[name].values())] for name in names or ratios]
+    earlier = f" {found['earlier']}" if "earlier" in found else ""
+    return f"`{found['command']}`.{earlier}\n\n{table([head, *next(iter(ratios.values()))], rows)}"
+
+
 # ---------------------------------------------------------------- federations
 
 
@@ -265,6 +293,7 @@ PAGES: dict[str, dict[Part, str]] = {
     "benchmarks.md": {networks: "speed", memory: "speed", linear: "speed"},
     "methods/adadps.md": {papers_adadps: "papers_networks"},
     "methods/dp_srm.md": {papers_srm: "papers_networks"},
+    "persons.md": {persons_linear: "persons_linear", persons_networks: "persons"},
     "networks.md": {people_have: "people_have", network_memory: "network_memory"},
 }  # the parts of each page, and their files of results
 

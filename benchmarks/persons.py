@@ -52,7 +52,7 @@ from privopt.state import PublicState
 
 NAMES = ("table", "mlp-512", "mnist-cnn", "autoencoder", "lstm", "transformer", "cifar-cnn")
 RATIOS = "step of persons / step of rows, by rows of a person"
-BUSY, REPEATS = 0.2, 5
+BUSY, REPEATS = 0.1, 5
 SHARES = ((0.001, 1000), (0.003, 1000), (0.01, 1000), (0.03, 1000), (0.1, 1000))
 ALL = MODELS | {"table": (lambda: dense(60, 64, 2), lambda: numbers(8192, 2, 60))}
 

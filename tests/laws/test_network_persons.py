@@ -193,8 +193,8 @@ def test_sums_of_rows_are_sums_of_persons_formed_one_row_at_a_time(seed: int) ->
             torch.testing.assert_close(found.clipped_sum(clip).double(), wanted, rtol=1e-4, atol=1e-6)
         assert found.count_within(float(norms[some].median())) <= int(some.sum())
         in_parts = PersonGrads(found._parts, found.examples, found._layout)
-        for clip in (l1(0.1), per_layer({"": 0.1})):
-            torch.testing.assert_close(found.clipped_sum(clip), in_parts.clipped_sum(clip))
+        for other in (l1(0.1), per_layer({"": 0.1})):
+            torch.testing.assert_close(found.clipped_sum(other), in_parts.clipped_sum(other))
         shifted = [
             one.minus(one, 0.3).shifted(torch.ones(vectors.shape[1]), 0.2).clipped_sum(l2(0.1)) for one in (found, in_parts)
         ]

@@ -4,14 +4,16 @@
 
 A weighted sum of persons is one of rows: Σ wₚ vₚ = D ⊙ Σᵢ (w/k)ₚ₍ᵢ₎ residualᵢ ⊗ rowᵢ + Σ wₚ s, so nothing is formed for it.
 Norms take the products of a person's rows with each other: with uᵢ = rowᵢ/‖rowᵢ‖ and aᵢ = residualᵢ ‖rowᵢ‖/kₚ,
-‖vₚ‖² = Σᵢⱼ ⟨aᵢ, aⱼ⟩⟨uᵢ, uⱼ⟩. The products ⟨uᵢ, uⱼ⟩ do not change in training, so they are found once. With a diagonal, in l1, or
-if the products would take more memory than the rows, the vectors are formed, a few persons at a time.
+‖vₚ‖² = Σᵢⱼ ⟨aᵢ, aⱼ⟩⟨uᵢ, uⱼ⟩. The products ⟨uᵢ, uⱼ⟩ do not change in training, so they are found once, as a sparse matrix of all
+rows, of which a round takes one product. With a diagonal, in l1, or if the products would take more memory than the rows, the
+vectors are formed, a few persons at a time.
 
 **Guarantee** A person's vector depends on that person's rows and on public numbers only, and its norm is not understated. Rows
 of a person may cancel, which a sum in floating point shows up to rounding of its largest part. So a millionth of the mean length
 of the person's row gradients is added to the norm (as the side of a right angle; an l1 norm is at least that), which is more
-than rounding hides; weights are then so bounded that the rounding of a sum stays below 10⁻⁹ bounds. A person with a row that is
-not finite, or with no row at all, is absent. A person with one row has that row's vector and norm.
+than rounding hides; weights are then so bounded that the rounding of a sum stays below 10⁻⁹ bounds. Where squares may have
+under- or overflowed, the mean length of the row gradients takes the norm's place, which is at least the norm. A person with a row
+that is not finite, or with no row at all, is absent. A person with one row has that row's vector and norm.
 """
 
 import math
