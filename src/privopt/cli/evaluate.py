@@ -73,7 +73,7 @@ def evaluate(
     wanted = target or (asked.get("target") if model.encoding is not None else None)
     if person is not None and person == wanted:
         raise InputError(f"--person {person} is the target. Name the column that says whose row it is.")
-    table = evaluations.read_rows(model, file, wanted, person)
+    table, groups = evaluations.read_rows(model, file, wanted, person)
     if target_bounds is None and model.task == "regress":
         target_bounds = evaluations.declared_target_bounds(folder)
     console = Console()
@@ -82,7 +82,7 @@ def evaluate(
             model,
             table,
             budget,
-            person=person,
+            groups=groups,
             target_bounds=target_bounds,
             error_bound=error_bound,
             ledger=opened,

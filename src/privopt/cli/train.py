@@ -59,10 +59,10 @@ Processes = Annotated[
 ]
 HeldOutShare = Annotated[
     float | None,
-    typer.Option(help="A share of the rows, such as 0.2, that is set aside at random, to evaluate the model on at the end."),
+    typer.Option(help="A share of the rows (or persons), such as 0.2, set aside at random to evaluate the model on at the end."),
 ]
 EvaluationBudget = Annotated[
-    float | None, typer.Option(help="The budget of that evaluation; a row spends either it or --epsilon.")
+    float | None, typer.Option(help="The budget of that evaluation; a row, or person, spends either it or --epsilon.")
 ]
 
 
@@ -183,8 +183,9 @@ def run_folder(
         quality, file = evaluated
         console.print(plain(str(quality)))
         statement = quality.privacy.statement
+        units = "rows" if statement.budget.unit == "example" else "persons"
         spent = f"ε = {statement.epsilon:.4g}, δ = {statement.budget.delta:.3g}"
-        say(console, f"Measured on {quality.size} rows that were set aside, which have spent {spent}; and not training's budget.")
+        say(console, f"Measured on {quality.size} {units} set aside, which have spent {spent}, and nothing of training's budget.")
         say(console, f"Evaluation: {file}")
 
 
