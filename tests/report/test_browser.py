@@ -101,7 +101,7 @@ def test_a_report_fits_on_a_phone(chromium: str, pages: dict[str, Path], name: s
     assert found["wide"] == []
     assert found["claim"] > 0
     assert not found["owned"]
-    assert len(found["plots"]) == (2 if find_spec("matplotlib") else 0)
+    assert len(found["plots"]) == (3 if find_spec("matplotlib") else 0)
     assert all(300 < width <= NARROW for width in found["plots"])
 
 

@@ -131,7 +131,7 @@ def test_plots_have_titles_take_the_pages_colours_and_are_the_same_every_time(fi
     contents = Contents.of(finished)
     text = render_page(contents)
     plots = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
-    assert len(plots) == 2
+    assert len(plots) == 3
     for plot in plots:
         assert 'role="img"' in plot
         assert re.search(r"<title id=\"[\w-]+\">.+</title>", plot)
