@@ -126,6 +126,20 @@ def test_the_whole_page_loads_without_a_word_on_the_console(chromium: str, pages
         assert "What is protected" in dom
 
 
+def count_pages_on_paper(chromium: str, page: Path) -> int:
+    paper = page.with_suffix(".pdf")
+    command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={page.parent / 'profile'}"]
+    subprocess.run([*command, f"--print-to-pdf={paper}", page.as_uri()], capture_output=True, timeout=SECONDS, check=True)
+    return len(re.findall(rb"/Type\s*/Page\b", paper.read_bytes()))
+
+
+def test_what_is_folded_on_the_screen_is_on_paper(chromium: str, pages: dict[str, Path], tmp_path: Path) -> None:
+    text = pages["patients"].with_name("whole.html").read_text()
+    (tmp_path / "page.html").write_text(text)
+    (tmp_path / "folded.html").write_text(text.replace("details::details-content", "details.none"))
+    assert count_pages_on_paper(chromium, tmp_path / "page.html") > count_pages_on_paper(chromium, tmp_path / "folded.html") > 1
+
+
 def test_the_pages_policy_stops_scripts(chromium: str, pages: dict[str, Path], tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     page.write_text(pages["patients"].with_name("whole.html").read_text().replace("</body>", f"{MEASURE}</body>"))

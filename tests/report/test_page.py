@@ -141,6 +141,14 @@ def test_plots_have_titles_take_the_pages_colours_and_are_the_same_every_time(fi
     assert render_page(Contents.of(finished)) == text
 
 
+def test_the_accountant_is_named_and_who_it_protects_from_is_said(finished: RunFolder) -> None:
+    text = Page(render_page(Contents.of(finished))).text
+    assert "pld (dp-accounting)" in text
+    assert "auto (dp-accounting)" not in text
+    assert "What an attacker can say" in text
+    assert "Recognised, at 1% false alarms" in text
+
+
 def test_without_matplotlib_there_are_tables_and_a_word_about_it(finished: RunFolder) -> None:
     text = render_page(Contents.of(finished), plots=False)
     assert "<svg" not in text

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from privopt.durable import write_atomically
 from privopt.errors import PrivoptError, warn
+from privopt.privacy.accountants import choose
 from privopt.privacy.budget import UNITS, cautions, describe_neighbours
 from privopt.privacy.events import describe
 from privopt.privacy.statement import NO_GUARANTEE
@@ -325,7 +326,7 @@ def _reproducibility(contents: Contents) -> str:
         ("Method", str(statement.settings.get("method", "unknown"))),
         ("Seed", seed),
         ("Noise", statement.noise or "from a seed"),
-        ("Accountant", f"{statement.accountant} (dp-accounting)"),
+        ("Accountant", f"{choose(statement.event, statement.budget.neighbours, statement.accountant)} (dp-accounting)"),
         ("Ledger's newest hash", contents.newest or "unknown"),
         ("This page was written with", ", ".join(f"{name} {number}" for name, number in contents.versions.items())),
     ]
@@ -334,7 +335,7 @@ def _reproducibility(contents: Contents) -> str:
         [
             pieces.facts(facts),
             pieces.details("The statement, word for word", f"<pre>{pieces.lines(statement.text())}</pre>"),
-            pieces.details("As an entry of a registry of deployments (JSON)", f"<pre>{pieces.lines(entry)}</pre>"),
+            pieces.details("As an entry of a registry of deployments (JSON)", f"<pre>{pieces.lines(entry)}</pre>", printed=False),
         ]
     )
 

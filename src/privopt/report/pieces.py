@@ -73,8 +73,10 @@ def figure(svg: str, caption: str) -> str:
     return f'<figure>{svg}<figcaption class="note">{text(caption)}</figcaption></figure>'
 
 
-def details(summary: str, inner: str) -> str:
-    return f"<details><summary>{text(summary)}</summary>{inner}</details>"
+def details(summary: str, inner: str, *, printed: bool = True) -> str:
+    """What is shown when it is asked for, and on paper unless it is not `printed`."""
+    kind = "" if printed else ' class="unprinted"'
+    return f"<details{kind}><summary>{text(summary)}</summary>{inner}</details>"
 
 
 def table(
