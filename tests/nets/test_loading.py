@@ -4,6 +4,7 @@ import functools
 from collections import UserDict, namedtuple
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -471,6 +472,19 @@ def test_a_loss_computed_inside_the_model_is_refused_with_what_to_write() -> Non
     assert private.ledger.entries == ()
     with pytest.raises(PrivoptError, match="logits"):
         fit(WithLoss(), lambda output, labels: output["loss"], sentences(), budget=BUDGET, rounds=1)
+
+
+def test_a_loss_of_an_output_with_logits_is_answered_with_what_to_write() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = tanh_network()
+
+        def forward(self, x: Tensor) -> SimpleNamespace:
+            return SimpleNamespace(logits=self.inner(x))
+
+    with pytest.raises(InputError, match=r"loss\(output\.logits, targets\)"):
+        fit(Named(), nn.CrossEntropyLoss(), tensor_rows(), budget=BUDGET, rounds=1)
 
 
 def test_a_dict_without_labels_is_answered() -> None:

@@ -226,7 +226,13 @@ def _run(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, targets: A
     """The model's output for a made-up batch that model and loss accept."""
     with evaluation_mode(recorder.model):
         output = run_or_explain("the model", lambda: call_model(recorder.model, copy_tensors(inputs)), inputs, layout)
-        run_or_explain("the loss", lambda: _require_tensor(loss, output, targets), (output, targets), layout)
+        try:
+            run_or_explain("the loss", lambda: _require_tensor(loss, output, targets), (output, targets), layout)
+        except InputError as error:
+            if not hasattr(output, "logits"):
+                raise
+            remedy = "The model's output is no tensor but has logits: give lambda output, targets: loss(output.logits, targets)."
+            raise InputError(f"{error} {remedy}") from None
     return output
 
 
