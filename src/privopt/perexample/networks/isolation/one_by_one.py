@@ -268,18 +268,20 @@ class _Trial:
         count = self._effort.examples
         mapped = [place for place, part in enumerate(parts) if isinstance(part, Tensor) and part.shape[:1] == (count,)]
 
-        def one(*rows: Tensor) -> Tensor:
+        def one(token: Tensor, *rows: Tensor) -> Tensor:
             own = list(parts)
             for place, row in zip(mapped, rows, strict=True):
                 own[place] = row.unsqueeze(0).clone()
             inputs, targets = tree_unflatten(own, form)
-            return compute_losses(self._loss, call_model(self._model, inputs), targets).squeeze(0)
+            with Functions(token):
+                return compute_losses(self._loss, call_model(self._model, inputs), targets).squeeze(0)
 
         recurrent: dict[nn.Module, Callable[..., Any]] = {
             module: _vmap_forward(module) for module in self._model.modules() if isinstance(module, nn.RNNBase)
         }
-        with under_vmap(), forwards(recurrent), without_randomness(self._model), Functions():
-            found: Tensor = vmap(one, randomness="different")(*(parts[place] for place in mapped))
+        with under_vmap(), forwards(recurrent), without_randomness(self._model):
+            token = torch.zeros(count, device=parts[mapped[0]].device)
+            found: Tensor = vmap(one, randomness="different")(token, *(parts[place] for place in mapped))
         return found
 
 
