@@ -419,8 +419,8 @@ class Functions(TorchFunctionMode):
             with temporarily_clear_interpreter_stack():  # of vmap
                 return func(*args, **kwargs)
         if func is F.scaled_dot_product_attention:
-            one_row = len(args) > 2 and all(x.ndim == 4 and len(x) == 1 for x in args[:3])
-            return self._attention(*args, **kwargs) if one_row else _attend(*args, **kwargs)
+            single = len(args) > 2 and all(x.ndim == 4 and len(x) == 1 for x in args[:3]) and any(map(is_batchedtensor, args[:3]))
+            return self._attention(*args, **kwargs) if single else _attend(*args, **kwargs)
         return func(*args, **kwargs)
 
     def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002  # torch's names
