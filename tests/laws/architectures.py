@@ -257,8 +257,8 @@ class Tied:
 
 def _attend(q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
     """Two heads."""
-    heads = [x.unflatten(2, (2, -1)).transpose(1, 2) for x in (q, k, k)]
-    return F.scaled_dot_product_attention(*heads, attn_mask=mask).transpose(1, 2).flatten(2)
+    q, k = (x.view(len(x), TIME, 2, -1).transpose(1, 2) for x in (q, k))
+    return F.scaled_dot_product_attention(q, k, k, mask).transpose(1, 2).flatten(2)
 
 
 @dataclass(frozen=True)

@@ -349,7 +349,8 @@ class Outer:
         step, space = stop - start, None
         if not isinstance(term.source, Signal):
             step = min(step, self._step(term))
-            space = self.buffers and self.buffers.space(step * term.source.shape[1] * term.source.shape[2], out)
+            if self.buffers is not None:
+                space = self.buffers.space(step * term.source.shape[1] * term.source.shape[2], out)
         for begin in range(start, stop, step):
             end = min(begin + step, stop)
             part = out[begin - start : end - start]

@@ -201,7 +201,8 @@ def _check_singles(
 ) -> tuple[bool, list[str]]:
     """Compare single examples: in `double` precision, where a large branch does not hide a small one, or in the model's own.
 
-    If they differ in the model's own, perhaps by rounding, double precision decides. Returns whether that was conclusive, and doubts.
+    If they differ in the model's own, perhaps by rounding, double precision decides. Returns whether that was conclusive, and why
+    something is doubtful.
     """
     if double:
         with suppress(InputError):

@@ -90,12 +90,15 @@ def check_isolation(model: nn.Module, loss: Loss, like: Like, whole: Like | None
     for dtype in dict.fromkeys((torch.float64, parameters[0].dtype)):
         made_up = MadeUp(model, like, dtype)
         usual = made_up.usual()
-        with random_values(parameters), _computing_in(dtype, model, loss, start):
+        with _computing_in(dtype, model, loss, start):
             try:
-                trial.losses(rows_of(usual[0], slice(1)), rows=slice(None))
+                trial.losses(usual[0], rows=slice(None))
             except Exception:  # the code needs another precision
                 trial.reasons[SINGLE_ONLY] = None
                 continue
+            for batch in usual:
+                trial.compare(batch, gradients=False)
+        with random_values(parameters), _computing_in(dtype, model, loss, start):
             for place, batch in enumerate([*usual, *made_up.revealing()]):
                 trial.compare(batch, gradients=place < len(usual))
             trial.look_for_combinations(made_up.rows(max(like.effort.primes)))
