@@ -96,7 +96,9 @@ def people_have(found: dict[str, Any]) -> str:
         times = [f"{row[kind]:.2f} ×" if isinstance(row.get(kind), float) else "–" for kind in peers]
         memory = row.get("memory_mb", {})
         held = [str(memory[kind]) if kind in memory else "–" for kind in ("plain", "privopt", *peers, "check")]
-        rows.append([name, f"{row['plain_seconds']:.3g} s", f"{row['ratio']:.2f} ×", *times, f"{row['check_steps']:g}", *held])
+        timed = "plain_seconds" in row
+        first = [f"{row['plain_seconds']:.3g} s", f"{row['ratio']:.2f} ×"] if timed else ["–", "–"]
+        rows.append([name, *first, *times, f"{row['check_steps']:g}" if timed else "–", *held])
     heads = ["model", "plain gradient", "privopt", "Opacus ghost", "Opacus hooks", "steps of the check"]
     heads += [f"MB, {kind}" for kind in ("plain", "privopt", "ghost", "hooks", "check")]
     if not any("memory_mb" in row for row in found["models"].values()):
