@@ -94,6 +94,6 @@ def is_regression(loss: Callable[..., Tensor]) -> bool:
 def warn_of_unit_targets() -> None:
     """Say what the default rule takes targets to be, whatever they are: nothing is read for it."""
     warn(
-        "targets are taken to lie in [-1, 1]: the default clip bound and learning rate are made for that, and targets far outside "
-        "are hardly learnt. Say target_range=(low, high), public numbers, and fit maps targets and predictions; (-1, 1) keeps both."
+        "targets are taken to lie in [-1, 1], for which the default clip bound and learning rate are made; targets far outside "
+        "are hardly learnt. Say target_range=(low, high), public numbers, and fit maps targets to it and predictions back."
     )
