@@ -55,7 +55,7 @@ differs where a network does:
   round moves the score of a typical example by no more than 200 if all gradients are alike: longer steps did not train. For more
   than two classes C is a fiftieth of the longest gradient, so nearly every gradient counts alike until it is small. For two that
   gained nothing, and made probabilities worse.
-- Numbers by descent with momentum: κ and its bound are half of that, C a quarter, and with that C steps of 4/(LG²) are stable, since a
+- Numbers by descent with momentum: κ and its bound are half of that, C a quarter, and with that C steps of 8/(LG²) are stable, since a
   gradient that is clipped pulls no harder when the score is further away.
 - Batches of 2048: smaller ones amplify no better, larger ones only take time. At least 300 rounds, at most 30 data passes.
 
@@ -194,7 +194,7 @@ SHAKES = {"adaptive": 2.0, "momentum": 1.0, "descent": 2.0}  # κ of a network a
 CLIPPED = 0.02  # C in units of the longest gradient, for more than two classes
 LONGEST = 200.0  # move of a typical score by a mean of clipped gradients that are all alike, in a round
 NUMBER_CLIP, NUMBER_SHAKE = 0.25, 0.5  # of C and κ, for a number that is learnt by momentum
-STEEPER = 4.0  # times 1/(LG²), which small clip bounds keep stable
+STEEPER = 8.0  # times 1/(LG²), which small clip bounds keep stable
 
 
 def _in_clip_units(kind: Kind, problem: Problem) -> bool:
