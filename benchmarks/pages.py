@@ -185,7 +185,7 @@ def _mean_of(scores: list[float]) -> str:
 
 # ---------------------------------------------------------------- tables
 
-CONTENDERS = ("nothing", "declared", "DP-EBM", "DP-SGD")
+CONTENDERS = ("nothing", "declared", "DP-EBM", "DP-SGD", "diffprivlib")
 
 
 def tables(found: dict[str, Any]) -> str:
@@ -199,7 +199,17 @@ def tables(found: dict[str, Any]) -> str:
     ]
     for row in rows:
         row += [_cell(cells.get((row[0], 0.1, model))) for model in ("not private", "constant")]
-    heads = ["table", "ε", "ours, nothing declared", "ours, declared", "DP-EBM", "DP-SGD", "not private", "constant"]
+    heads = [
+        "table",
+        "ε",
+        "ours, nothing declared",
+        "ours, declared",
+        "DP-EBM",
+        "DP-SGD",
+        "diffprivlib",
+        "not private",
+        "constant",
+    ]
     earlier = f" {found['earlier']}" if "earlier" in found else ""
     return f"`{found['command']}`; log loss / AUC, or R²; in brackets the seeds.{earlier}\n\n{table(heads, rows)}"
 
