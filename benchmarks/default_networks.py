@@ -163,7 +163,7 @@ def train(pair: Pair, data: Data, epsilon: float, seed: int, setting: Setting | 
     result = fit(model, loss, (x, y), budget=Budget(epsilon, DELTA), target_range=pair.goal, seed=seed, **chosen)
     seconds = time.process_time() - started
     with torch.no_grad():
-        output = torch.cat([result.model.eval()(part) for part in x_test.split(1000)])
+        output = torch.cat([result.model.eval()(part) for part in torch.split(x_test, 1000)])
     if pair.goal is None:
         score = 100 * float((output.argmax(1) == y_test).float().mean())
     else:
@@ -193,7 +193,8 @@ def main() -> None:
         runs = json.loads(asked.json.read_text())["runs"]
 
     def run(name: str, data: Data, epsilon: float, seed: int, setting: Setting | None) -> float:
-        about = {"pair": name, "epsilon": epsilon, "settings": "default" if setting is None else str(setting), "seed": seed}
+        said = "default" if setting is None else str(setting)
+        about: dict[str, Any] = {"pair": name, "epsilon": epsilon, "settings": said, "seed": seed}
         known = next((own for own in runs if about.items() <= own.items()), None)
         if known is None:
             known = about | train(PAIRS[name], data, epsilon, seed, setting)

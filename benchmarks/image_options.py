@@ -78,7 +78,7 @@ def train(option: Option, data: tuple[Tensor, ...], seed: int) -> dict[str, Any]
     )  # fmt: skip
     seconds = time.process_time() - started
     with torch.no_grad():
-        scores = torch.cat([network.eval()(part) for part in x_test.split(1000)])
+        scores = torch.cat([network.eval()(part) for part in torch.split(x_test, 1000)])
     accuracy = 100 * float((scores.argmax(1) == y_test).float().mean())
     return {"accuracy": round(accuracy, 2), "cpu_seconds": round(seconds), "spent": result.privacy.statement.epsilon}
 

@@ -164,7 +164,7 @@ def default_networks(found: dict[str, Any]) -> str:
     rows = []
     for (pair, epsilon), own in runs.items():
         alone = own.pop("default")
-        hand = max(own, key=lambda settings: _first_seed(own[settings]), default=None)  # noqa: B023
+        hand = max(own, key=lambda settings: _first_seed(own[settings]), default=None)
         by_hand = ["–", "–"] if hand is None else [_mean_of([run["score"] for run in own[hand]]), hand]
         time = f"{alone[0]['rounds']} rounds, {fmean(run['cpu_seconds'] for run in alone):.2g} s"
         rows.append([pair, f"{epsilon:g}", _mean_of([run["score"] for run in alone]), time, *by_hand])

@@ -95,6 +95,14 @@ def test_whole_numbers_are_targets() -> None:
     assert explained(result.model, inputs, years.float()) > 0.7
 
 
+def test_what_is_released_is_an_ordinary_module() -> None:
+    inputs, targets = prices()
+    result = fit(linear(), nn.MSELoss(), (inputs, targets), budget=BUDGET, target_range=(LOW, HIGH), rounds=2, seed=0)
+    before = result.model(inputs)
+    torch.testing.assert_close(result.model.double()(inputs.double()).float(), before, rtol=1e-4, atol=1.0)
+    assert next(result.model.half().parameters()).dtype == torch.float16
+
+
 def test_another_range_is_another_loss() -> None:
     """A checkpoint of one is not continued with the other."""
     one, other = (TargetRange(0.0, high).loss(nn.MSELoss()) for high in (1.0, 2.0))

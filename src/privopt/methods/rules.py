@@ -55,8 +55,8 @@ differs where a network does:
   round moves the score of a typical example by no more than 200 if all gradients are alike: longer steps did not train. For more
   than two classes C is a fiftieth of the longest gradient, so nearly every gradient counts alike until it is small. For two that
   gained nothing, and made probabilities worse.
-- Numbers by descent with momentum: κ and its bound are half of that, C a quarter, and with that C steps of 8/(LG²) are stable, since a
-  gradient that is clipped pulls no harder when the score is further away.
+- Numbers by descent with momentum: κ and its bound are half of that, C a quarter, and with that C steps of 8/(LG²) are stable,
+  since a gradient that is clipped pulls no harder when the score is further away. The numbers are empirical.
 - Batches of 2048: smaller ones amplify no better, larger ones only take time. At least 300 rounds, at most 30 data passes.
 
 SAGD. The rule is that of RMSProp, for Laplace noise after a clip in l1.

@@ -291,8 +291,6 @@ class Asked:
 def _plan_training(asked: Asked, job: Job | None, ledger: Ledger | None, independence: Independence) -> "_Planned":
     """Check model and data, and calibrate; nothing is paid."""
     price, chosen = asked.price, asked.method
-    if asked.unit_targets:
-        warn_of_unit_targets()
     oracle = make_oracle(asked.model, asked.loss, asked.data.examples, asked.physical_batch_size)  # what is wrong is found here
     require(independence, oracle.doubts)
     first = split_pair(asked.data.examples.first)
@@ -308,6 +306,8 @@ def _plan_training(asked: Asked, job: Job | None, ledger: Ledger | None, indepen
         people = asked.data.people
         problem = choose_sampling(chosen, problem, len(people.persons.rows), people.most, budget, price.accountant)
     _check_recipe(chosen, problem, oracle, budget, price.accountant)
+    if asked.unit_targets:
+        warn_of_unit_targets()
     return _Planned(asked, job, oracle, first, problem, budget)
 
 

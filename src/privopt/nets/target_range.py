@@ -76,12 +76,12 @@ class InRange(nn.Module):
     tensor([ 50., 125.])
     """
 
-    def __init__(self, model: nn.Module, middle: float, half: float) -> None:
+    def __init__(self, model: nn.Module, middle: float, scale: float) -> None:
         super().__init__()
-        self.model, self.middle, self.half = model, middle, half
+        self.model, self.middle, self.scale = model, middle, scale
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
-        answer: Tensor = self.middle + self.half * self.model(*inputs, **named)
+        answer: Tensor = self.middle + self.scale * self.model(*inputs, **named)
         return answer
 
 
