@@ -173,6 +173,46 @@ def images(found: dict[str, Any]) -> str:
     return f"`{found['command']}`, δ = {found['delta']:g}:\n\n{table(heads, rows)}"
 
 
+def image_options(found: dict[str, Any]) -> str:
+    """Accuracy and time with each option for images."""
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for run in found["runs"]:
+        runs.setdefault(run["option"], []).append(run)
+    rows = [
+        [option, _mean_of([run["accuracy"] for run in own]), f"{fmean(run['cpu_seconds'] for run in own):.0f} s"]
+        for option, own in runs.items()
+    ]
+    about = f"`{found['command']}`, ε = {found['epsilon']:g}, δ = {found['delta']:g}; mean ± deviation, in brackets the seeds:"
+    return f"{about}\n\n{table(['', 'test accuracy, %', 'CPU time of a run'], rows)}"
+
+
+def default_networks(found: dict[str, Any]) -> str:
+    """What a budget alone reaches, beside the best settings by hand."""
+    runs: dict[tuple[str, float], dict[str, list[dict[str, Any]]]] = {}
+    for run in found["runs"]:
+        runs.setdefault((run["pair"], run["epsilon"]), {}).setdefault(run["settings"], []).append(run)
+    rows = []
+    for (pair, epsilon), own in runs.items():
+        alone = own.pop("default")
+        hand = max(own, key=lambda settings: _first_seed(own[settings]), default=None)
+        by_hand = ["–", "–"] if hand is None else [_mean_of([run["score"] for run in own[hand]]), hand]
+        time = f"{alone[0]['rounds']} rounds, {fmean(run['cpu_seconds'] for run in alone):.2g} s"
+        rows.append([pair, f"{epsilon:g}", _mean_of([run["score"] for run in alone]), time, *by_hand])
+    heads = ["data, network", "ε", "budget alone", "CPU time of a run", "by hand", "which was"]
+    return f"`{found['command']}`\n\n{table(heads, rows)}"
+
+
+def _first_seed(runs: list[dict[str, Any]]) -> float:
+    """The score by which a setting was chosen."""
+    return float(next(run["score"] for run in runs if run["seed"] == 0))
+
+
+def _mean_of(scores: list[float]) -> str:
+    """Mean ± deviation, and in brackets the number of seeds."""
+    spread = f" ± {pstdev(scores):.2f}" if len(scores) > 1 else ""
+    return f"{fmean(scores):.2f}{spread} ({len(scores)})"
+
+
 # ---------------------------------------------------------------- tables
 
 CONTENDERS = ("nothing", "declared", "DP-EBM", "DP-SGD", "diffprivlib")
@@ -300,8 +340,8 @@ def network_memory(found: dict[str, Any]) -> str:
 PAGES: dict[str, dict[Part, str]] = {
     "assurance.md": {audits: "audits", architectures: "architectures", mutants: "mutants"},
     "federated.md": {federated: "federated"},
-    "images.md": {images: "images"},
-    "defaults.md": {tables: "tables", unseen: "unseen"},
+    "images.md": {images: "images", image_options: "image_options"},
+    "defaults.md": {default_networks: "default_networks", tables: "tables", unseen: "unseen"},
     "benchmarks.md": {networks: "speed", memory: "speed", linear: "speed"},
     "methods/adadps.md": {papers_adadps: "papers_networks"},
     "methods/dp_srm.md": {papers_srm: "papers_networks"},
