@@ -394,7 +394,7 @@ def seconds_per_round(task: Task, table: Table, setting: Setting) -> float:
 
 def missing(table: Table, asked: argparse.Namespace, known: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], Setting]]:
     """The runs that are asked for and not known, seed by seed: what tells each from the others, and its setting."""
-    for seed in range(asked.seeds):
+    for seed in range(1 if asked.time else asked.seeds):
         for kind in asked.settings:
             for setting in table.paper if kind == "paper" else table.ours:
                 key = {"settings": kind, "row": setting.row, "seed": seed}
