@@ -96,13 +96,43 @@ def people_have(found: dict[str, Any]) -> str:
         times = [f"{row[kind]:.2f} ×" if isinstance(row.get(kind), float) else "–" for kind in peers]
         memory = row.get("memory_mb", {})
         held = [str(memory[kind]) if kind in memory else "–" for kind in ("plain", "privopt", *peers, "check")]
-        rows.append([name, f"{row['plain_seconds']:.3g} s", f"{row['ratio']:.2f} ×", *times, f"{row['check_steps']:g}", *held])
+        timed = "plain_seconds" in row
+        first = [f"{row['plain_seconds']:.3g} s", f"{row['ratio']:.2f} ×"] if timed else ["–", "–"]
+        rows.append([name, *first, *times, f"{row['check_steps']:g}" if timed else "–", *held])
     heads = ["model", "plain gradient", "privopt", "Opacus ghost", "Opacus hooks", "steps of the check"]
     heads += [f"MB, {kind}" for kind in ("plain", "privopt", "ghost", "hooks", "check")]
     if not any("memory_mb" in row for row in found["models"].values()):
         heads, rows = heads[:6], [row[:6] for row in rows]
     about = f"`{found['command']}`, CPU time on {found['threads']} thread; –: Opacus does not run it, or it was not measured."
     return f"{about}\n\n{table(heads, rows)}"
+
+
+PERSON_MODELS = {
+    "table": "64 units on a table of 60 columns",
+    "mlp-512": "dense layers on MNIST",
+    "autoencoder": "autoencoder",
+    "mnist-cnn": "convolutions on MNIST",
+    "cifar-cnn": "convolutions on CIFAR",
+    "lstm": "LSTM",
+    "transformer": "transformer",
+}
+
+
+def persons_networks(found: dict[str, Any]) -> str:
+    """A step of persons beside one of rows, for networks."""
+    return _persons(found, "model", PERSON_MODELS)
+
+
+def persons_linear(found: dict[str, Any]) -> str:
+    """The same for linear models."""
+    return _persons(found, "rows, outputs, persons of a batch", {})
+
+
+def _persons(found: dict[str, Any], head: str, names: dict[str, str]) -> str:
+    ratios = found["step of persons / step of rows, by rows of a person"]
+    rows = [[names.get(name, name), *(f"{ratio:.2f}" for ratio in ratios[name].values())] for name in names or ratios]
+    earlier = f" {found['earlier']}" if "earlier" in found else ""
+    return f"`{found['command']}`.{earlier}\n\n{table([head, *next(iter(ratios.values()))], rows)}"
 
 
 # ---------------------------------------------------------------- federations
@@ -315,6 +345,7 @@ PAGES: dict[str, dict[Part, str]] = {
     "benchmarks.md": {networks: "speed", memory: "speed", linear: "speed"},
     "methods/adadps.md": {papers_adadps: "papers_networks"},
     "methods/dp_srm.md": {papers_srm: "papers_networks"},
+    "persons.md": {persons_linear: "persons_linear", persons_networks: "persons"},
     "networks.md": {people_have: "people_have", network_memory: "network_memory"},
 }  # the parts of each page, and their files of results
 
