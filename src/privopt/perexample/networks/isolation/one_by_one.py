@@ -47,6 +47,7 @@ from privopt.perexample.networks.unsupported import UnsupportedLayer
 
 CHANGED = 8  # reductions whose results are changed
 REPEATS = 5  # runs of one batch that show whether its losses are random
+SINGLE_ONLY = "the model computes in single precision only, where rounding hides what is small"
 DRAWN = "the model or the loss draws random numbers that could not be replaced by constants"
 MIXED = (
     "the loss of one example depends on other examples of its batch. Either the model or the loss mixes examples: the batch must "
@@ -89,15 +90,12 @@ def check_isolation(model: nn.Module, loss: Loss, like: Like, whole: Like | None
     for dtype in dict.fromkeys((torch.float64, parameters[0].dtype)):
         made_up = MadeUp(model, like, dtype)
         usual = made_up.usual()
-        with _computing_in(dtype, model, loss, start):
-            try:
-                trial.losses(usual[0], rows=slice(None))
-            except Exception:  # the code needs another precision
-                trial.reasons["the model computes in single precision only, where rounding hides what is small"] = None
-                continue
-            for batch in usual:
-                trial.compare(batch, gradients=False)
         with random_values(parameters), _computing_in(dtype, model, loss, start):
+            try:
+                trial.losses(rows_of(usual[0], slice(1)), rows=slice(None))
+            except Exception:  # the code needs another precision
+                trial.reasons[SINGLE_ONLY] = None
+                continue
             for place, batch in enumerate([*usual, *made_up.revealing()]):
                 trial.compare(batch, gradients=place < len(usual))
             trial.look_for_combinations(made_up.rows(max(like.effort.primes)))
@@ -268,18 +266,20 @@ class _Trial:
         count = self._effort.examples
         mapped = [place for place, part in enumerate(parts) if isinstance(part, Tensor) and part.shape[:1] == (count,)]
 
-        def one(*rows: Tensor) -> Tensor:
+        def one(token: Tensor, *rows: Tensor) -> Tensor:
             own = list(parts)
             for place, row in zip(mapped, rows, strict=True):
                 own[place] = row.unsqueeze(0).clone()
             inputs, targets = tree_unflatten(own, form)
-            return compute_losses(self._loss, call_model(self._model, inputs), targets).squeeze(0)
+            with Functions(token):
+                return compute_losses(self._loss, call_model(self._model, inputs), targets).squeeze(0)
 
         recurrent: dict[nn.Module, Callable[..., Any]] = {
             module: _vmap_forward(module) for module in self._model.modules() if isinstance(module, nn.RNNBase)
         }
-        with under_vmap(), forwards(recurrent), without_randomness(self._model), Functions():
-            found: Tensor = vmap(one, randomness="different")(*(parts[place] for place in mapped))
+        with under_vmap(), forwards(recurrent), without_randomness(self._model):
+            token = torch.zeros(count, device=parts[mapped[0]].device)
+            found: Tensor = vmap(one, randomness="different")(token, *(parts[place] for place in mapped))
         return found
 
 
