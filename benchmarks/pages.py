@@ -206,27 +206,27 @@ def papers_adadps(found: dict[str, Any]) -> str:
         if (table_ := found["tables"].get(name)) is None:
             continue
         rows = [
-            [row, f"{published:g}", *(_mean_score(_runs(table_, kind, row)) for kind in KINDS)]
+            [row, f"{published:g}", *(_mean_score(_runs(table_, kind, row)) or _price(table_, kind, row) for kind in KINDS)]
             for row, published in table_["published"].items()
         ]
         heads = ["", "published", "the paper's settings", "ours"]
-        about = f"**{title}**, ε = {table_['epsilon']:g}. {_rounds(table_)}"
+        about = f"**{title}**, ε = {table_['epsilon']:g}.{_rounds(table_)}"
         parts.append(f"{about}\n\n{table(heads, rows)}")
     return "\n\n".join(parts)
 
 
 def papers_srm(found: dict[str, Any]) -> str:
-    """DP-SRM and DP-SGD: error, rounds and time."""
+    """DP-SRM and DP-SGD: error, rounds and time, of which the least is closest to that of an idle machine."""
     rows = []
     for name, table_ in found["tables"].items():
         for kind in KINDS if name.startswith("srm") else ():
             for row in dict.fromkeys(run["row"] for run in table_["runs"] if run["settings"] == kind):
                 runs = _runs(table_, kind, row)
-                seconds = sum(run["cpu_seconds"] for run in runs) / len(runs)
+                seconds = min(run["cpu_seconds"] for run in runs)
                 cells = [f"{runs[0]['rounds']} × {runs[0]['batch']}", _mean_score(runs, 2), f"{seconds:.0f} s"]
                 published = table_["published"].get(row.partition(", γ")[0])
                 rows.append([f"{table_['epsilon']:g}", kind, row, *cells, "" if published is None else f"{published:g}"])
-    heads = ["ε", "settings", "method", "rounds × batch", "test error, %", "CPU time of a run", "published"]
+    heads = ["ε", "settings", "method", "rounds × batch", "test error, %", "CPU time, least of the runs", "published"]
     return table(heads, rows)
 
 
@@ -237,11 +237,19 @@ def _runs(table_: dict[str, Any], kind: str, row: str) -> list[dict[str, Any]]:
 def _mean_score(runs: list[dict[str, Any]], digits: int = 3) -> str:
     """Mean ± deviation, and in brackets the number of seeds."""
     if not runs:
-        return "not run"
+        return ""
     scores = [run["score"] for run in runs]
-    mean = sum(scores) / len(scores)
-    spread = (sum((score - mean) ** 2 for score in scores) / len(scores)) ** 0.5
-    return f"{mean:.{digits}f}" + (f" ± {spread:.{digits}f}" if len(scores) > 1 else "") + f" ({len(scores)})"
+    spread = f" ± {pstdev(scores):.{digits}f}" if len(scores) > 1 else ""
+    return f"{fmean(scores):.{digits}f}{spread} ({len(scores)})"
+
+
+def _price(table_: dict[str, Any], kind: str, row: str) -> str:
+    """What a row that was not run would take, by the time of a round."""
+    if (timed := table_.get("timed", {}).get(kind, {}).get(row)) is None:
+        return "not run"
+    minutes = timed["rounds"] * timed["seconds"] / 60
+    length = f"{minutes / 60:.1f} h" if minutes >= 100 else f"{minutes:.0f} min"
+    return f"not run: {timed['rounds']:,} rounds of {timed['seconds']:.3g} s, {length}"
 
 
 def _rounds(table_: dict[str, Any]) -> str:
@@ -253,7 +261,7 @@ def _rounds(table_: dict[str, Any]) -> str:
             said.append(
                 f"{words}: {runs[0]['rounds']} rounds of {runs[0]['batch']}, noise {runs[0]['noise']:.2f}, ε = {spent:.2f}"
             )
-    return f"{'; '.join(said).capitalize()}. In brackets the seeds." if said else ""
+    return f" {'; '.join(said).capitalize()}. In brackets the seeds." if said else ""
 
 
 def network_memory(found: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks import pages
 from benchmarks import papers_networks as papers
 
 
@@ -58,3 +59,17 @@ def test_runs_that_a_file_holds_are_not_repeated(tmp_path: Path, monkeypatch: py
         papers.main()
         runs = json.loads(file.read_text())["tables"]["classification"]["runs"]
         assert [(run["row"], run["seed"]) for run in runs] == [(s.row, seed) for seed in range(seeds) for s in short]
+
+
+def test_rows_that_were_not_run_say_what_they_would_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = papers.TABLES["classification"]
+    monkeypatch.setattr(papers, "TABLES", {"classification": replace(table, make=tiny, delta=1e-5, paper=table.paper[:1])})
+    file = tmp_path / "found.json"
+    monkeypatch.setattr(sys, "argv", ["", "--settings", "paper", "--time", "--json", str(file)])
+    papers.main()
+    found = json.loads(file.read_text())
+    timed = found["tables"]["classification"]["timed"]["paper"]["DP-SGD"]
+    assert timed["rounds"] == table.paper[0].rounds
+    assert 0 < timed["seconds"] < 10
+    assert found["tables"]["classification"]["runs"] == []
+    assert f"not run: {timed['rounds']:,} rounds" in pages.papers_adadps(found)
