@@ -90,6 +90,8 @@ def make_private(
     (True, True)
     """
     check_ledger(ledger)
+    if budget is not None:
+        check_budget(budget, ledger)
     check_clip(clip_bound)
     check_physical(physical_batch_size)
     check_independence(independence)

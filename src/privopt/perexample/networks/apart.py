@@ -109,7 +109,13 @@ class Apart:
         """In a loop."""
         outputs, forms = list[list[Any]](), list[Any]()
         ends: dict[nn.Parameter, list[Tensor]] = {parameter: [] for parameter in self._names}
+        buffers = [
+            (m._buffers, k, x, x.clone(), x._version) for m in self._modules for k, x in m._buffers.items() if x is not None
+        ]
         for place in range(split.count):
+            for table, key, buffer, start, version in buffers:  # as they are for all examples of a batch
+                if table[key] is not buffer or buffer._version != version:
+                    table[key], buffer.data = buffer, start.clone()
             stand_ins = {parameter: parameter.detach().requires_grad_() for parameter in ends}
             for parameter, stand_in in stand_ins.items():
                 ends[parameter].append(stand_in)

@@ -45,7 +45,7 @@ from privopt.perexample.networks.isolation.overwriting import (
 )
 from privopt.perexample.networks.layout import Layout
 from privopt.perexample.networks.loss_modules import Loss
-from privopt.perexample.networks.model_state import ModelState, evaluation_mode, in_precision
+from privopt.perexample.networks.model_state import Attributes, ModelState, evaluation_mode, in_precision
 from privopt.perexample.networks.recorder import Recorder, gradients
 from privopt.perexample.networks.rng import RngState, without_randomness
 from privopt.perexample.networks.unsupported import SlowModel, UnsupportedLayer, UnsupportedLoss
@@ -74,12 +74,15 @@ def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> Mo
     compares batches with single examples: a model is refused because examples mix, whatever the way. Most examples are short,
     unless the code does something to long ones that it does not do to short ones.
     """
-    data = (inputs, targets)
-    short, known = shortened(data, partial(_runs, recorder.model, loss)), operations(recorder.model, loss, data)
-    if short is not data and known <= (of_short := operations(recorder.model, loss, short)):
-        with suppress(UnsupportedLayer):  # perhaps because of rounding: a norm over one number that is left
-            return _check_with(recorder, loss, data, short, of_short)
-    return _check_with(recorder, loss, data, data, known)
+    data, attributes = (inputs, targets), Attributes(recorder.model)
+    try:
+        short, known = shortened(data, partial(_runs, recorder.model, loss)), operations(recorder.model, loss, data)
+        if short is not data and known <= (of_short := operations(recorder.model, loss, short)):
+            with suppress(UnsupportedLayer):  # perhaps because of rounding: a norm over one number that is left
+                return _check_with(recorder, loss, data, short, of_short)
+        return _check_with(recorder, loss, data, data, known)
+    finally:
+        attributes.restore()
 
 
 def _check_with(
@@ -108,9 +111,13 @@ def _check_with(
 
 
 def _runs(model: nn.Module, loss: Loss, data: Any) -> bool:
-    """Whether there are made-up examples like the data that the model and the loss can take."""
+    """Whether there are made-up examples like the data that model and loss can take, and that leave the model as it is."""
+    before = Attributes(model)
     with evaluation_mode(model):
-        return _try(model, loss, data) == (FEW,)
+        runs = _try(model, loss, data) == (FEW,)
+    changed = before.changed()
+    before.restore()
+    return runs and not changed
 
 
 FEW, MANY = 2, 16  # rows of two batches to which the same has to be done
@@ -286,6 +293,10 @@ def _check_batch(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, ta
             )
         return values
 
+    if recorder.way != "together":  # `check_losses` runs the model itself; apart, training may need what vmap cannot do
+        few = copy_tensors(rows_of((inputs, targets), slice(2)))
+        of = partial(gradients, recorder, layout, loss)
+        run_or_explain("the model in training", lambda: of(few[0], few[1], min(count, 2)), few, layout)
     rows = BatchRows((inputs, targets), count)
     conclusive = run_or_explain(
         "the model in training", lambda: check_losses(recorder, layout, losses, rows), (inputs, targets), layout

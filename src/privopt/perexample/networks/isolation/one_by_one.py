@@ -248,12 +248,13 @@ class _Trial:
         if not apart.requires_grad and not together.requires_grad:
             return
         gaps, sizes = list[float](), list[float]()
-        for part in _parts(self._parameters):
-            wanted = _gradients(apart, weights, part)
-            sizes += [0.0 if gradient is None else _largest(gradient) for gradient in wanted]
-            for one, other in zip(_gradients(together, weights, part), wanted, strict=True):
-                gap = one if other is None else other if one is None else one.sub(other)
-                gaps.append(0.0 if gap is None else _largest(gap))
+        with without_randomness(self._model):  # layers that are recomputed now had none when they ran
+            for part in _parts(self._parameters):
+                wanted = _gradients(apart, weights, part)
+                sizes += [0.0 if gradient is None else _largest(gradient) for gradient in wanted]
+                for one, other in zip(_gradients(together, weights, part), wanted, strict=True):
+                    gap = one if other is None else other if one is None else one.sub(other)
+                    gaps.append(0.0 if gap is None else _largest(gap))
         overall = max(sizes, default=0.0)
         if math.isfinite(overall) and any(
             not gap <= self._tolerance.allows(size, overall) for gap, size in zip(gaps, sizes, strict=True)
