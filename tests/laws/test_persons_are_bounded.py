@@ -324,6 +324,18 @@ def test_a_norm_is_never_below_that_of_the_vector_and_above_it_by_rounding_only(
 
 
 @SPARSE
+@pytest.mark.parametrize("loss", LOSSES)
+def test_persons_without_rows_who_make_a_piece_of_their_own_are_absent(
+    loss: str, sparse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(person_oracle, "CHUNK", 1)
+    table = usual(loss, sparse, counts=(0, 3, 0, 0, 2))
+    diagonal = np.linspace(0.5, 2.0, len(table.parameters))
+    norms = table.grads().scaled(diagonal).norms(2)
+    assert np.isinf(norms).tolist() == [True, False, True, True, False]
+
+
+@SPARSE
 def test_without_the_margin_for_rounding_rows_that_cancel_break_law_1(sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     row = np.array([1.0, 1.0, 1.0])
     rows, targets = np.array([row, row * (1 + 1e-12), row]), np.array([1e12, -1e12, 0.3])
