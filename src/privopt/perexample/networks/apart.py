@@ -409,7 +409,7 @@ class Functions(TorchFunctionMode):
     """Functions that do something else under vmap, which has no rule for them.
 
     One random number, by which code may decide (to skip a layer), is drawn once for all examples, as in a batch. Attention with a
-    trained bias takes the kernel that has a gradient for it; all examples go through it in one call, as rows that it does not mix.
+    trained bias takes the kernel that has a gradient for it; all examples go through it in one call, as rows that do not mix.
     Recurrent cells are written out.
     """
 

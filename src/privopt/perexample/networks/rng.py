@@ -208,7 +208,7 @@ def _gradients_under_a_mode() -> Iterator[None]:
 
 @contextmanager
 def without_randomness(model: nn.Module, number: float = HALF, drawn: set[str] | None = None) -> Iterator[None]:
-    """Replace dropout and random draws by constants in this block, random numbers by `number`; name what draws them in `drawn`."""
+    """Replace dropout and random draws by constants in this block, random numbers by `number`; name what draws in `drawn`."""
     recurrent = [(module, module.dropout) for module in model.modules() if isinstance(module, nn.RNNBase)]
     try:
         for module, _ in recurrent:

@@ -210,7 +210,7 @@ def _check_singles(
 ) -> tuple[bool, list[str]]:
     """Compare single examples: in `double` precision, where a large branch does not hide a small one, or in the model's own.
 
-    If they differ in the model's own, perhaps by rounding, double precision decides. Returns whether it was conclusive, and doubts.
+    If they differ in the model's own, perhaps by rounding, double precision decides. Whether it was conclusive, and doubts.
     """
     if double:
         with suppress(InputError):

@@ -3,8 +3,8 @@
 A convolution is a linear layer on patches, so its gradient is Σ over pixels of δ ⊗ patch. Patches are cut a few examples at a
 time and never kept. A transposed convolution is the same with inputs and gradients exchanged: Σ over pixels of x ⊗ patch of δ.
 
-Where patches would be many times the image, each example is a group of one larger convolution instead, whose weight gradient torch
-computes: its groups do not mix, so that is the gradient of each example.
+Where patches would be many times the image, each example is a group of one larger convolution instead, whose weight gradient
+torch computes: its groups do not mix, so that is the gradient of each example.
 """
 
 from dataclasses import dataclass, replace
