@@ -335,6 +335,29 @@ def test_products_that_are_left_out_break_law_1(sparse: bool, monkeypatch: pytes
     assert np.linalg.norm(moved) == pytest.approx(0.2)
 
 
+@SPARSE
+@pytest.mark.parametrize("loss", LOSSES)
+def test_persons_without_rows_who_make_a_piece_of_their_own_are_absent(
+    loss: str, sparse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(person_oracle, "CHUNK", 1)
+    table = usual(loss, sparse, counts=(0, 3, 0, 0, 2))
+    diagonal = np.linspace(0.5, 2.0, len(table.parameters))
+    norms = table.grads().scaled(diagonal).norms(2)
+    assert np.isinf(norms).tolist() == [True, False, True, True, False]
+
+
+@SPARSE
+def test_without_the_margin_for_rounding_rows_that_cancel_break_law_1(sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = np.array([1.0, 1.0, 1.0])
+    rows, targets = np.array([row, row * (1 + 1e-12), row]), np.array([1e12, -1e12, 0.3])
+    table = People(rows, targets, np.array([2, 1]), Frame(intercept=0.0), sparse, Squared(), np.zeros(3))
+    for margin, kept in ((person_oracle.ROUNDING, True), (0.0, False)):
+        monkeypatch.setattr(person_oracle, "ROUNDING", margin)
+        moved = table.grads().clipped_sum(l2(1e-6)) - table.without(0).grads().clipped_sum(l2(1e-6))
+        assert (np.linalg.norm(moved) <= 1e-6 * (1 + 1e-6)) == kept
+
+
 # ---------------------------------------------------------------- which rows stay
 
 

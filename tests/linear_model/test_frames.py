@@ -64,6 +64,16 @@ def test_a_frame_is_learnt_from(library: str, schema: Any) -> None:
     assert statement.event == model.privacy_.ledger.event
 
 
+@pytest.mark.parametrize(("batch_size", "centred"), [(None, True), (100, False)])
+def test_a_number_of_columns_that_was_surveyed_decides_on_a_survey_only_where_events_are_gaussian(
+    batch_size: int | None, *, centred: bool
+) -> None:
+    frame, classes = pd.concat([pd.DataFrame(DATA)] * 9), np.tile(Y, 9)
+    model = LogisticRegression(3.0, schema=TYPED, numeric="linear", batch_size=batch_size, rounds=5, random_state=0)
+    paid = model.fit(frame, classes).privacy_.statement.paid_for
+    assert any("at which rows are centred" in line for line in paid) == centred
+
+
 def test_the_three_libraries_give_the_same_model() -> None:
     models = [LogisticRegression(3.0, schema=TYPED, random_state=0).fit(make(DATA), Y) for make in LIBRARIES.values()]
     for other in models[1:]:

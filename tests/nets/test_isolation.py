@@ -608,6 +608,30 @@ def test_random_numbers_inside_a_closure_are_no_mixing() -> None:
     assert any("closure draws random numbers" in item for item in loop(body).statement().assumed)
 
 
+@pytest.mark.parametrize("decide", [lambda: bool(torch.rand(()) < 0.3), lambda: bool(torch.rand(1) > 0.8)])
+def test_mixing_that_a_random_number_decides_on_is_found(decide: Callable[[], bool]) -> None:
+    with pytest.raises(UnsupportedLayer, match=MIXED):
+        TorchOracle(Sampling(lambda h: 0.5 * (h + h.flip(0)) if decide() else h), linear, torch.randn(20, 6), torch.zeros(20))
+
+
+class Counting(nn.Module):
+    """Mixes after so many calls that no check waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.calls = nn.Linear(6, 2), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        found: Tensor = self.inner(x)
+        return found if self.calls < 1000 else found - found.mean(0)
+
+
+def test_a_model_that_counts_its_calls_is_not_proved() -> None:
+    (doubt,) = TorchOracle(Counting(), linear, torch.randn(20, 6), torch.zeros(20)).doubts
+    assert "count of calls" in doubt
+
+
 # ---------------------------------------------------------------- readings are not chosen by an example
 
 

@@ -7,7 +7,7 @@ import os
 import pickle
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from privopt import Budget, Ledger
 from privopt.durable import write_atomically
@@ -254,6 +254,44 @@ def test_a_loader_may_be_entered_anew_for_each_batch() -> None:
     assert private.rounds == 4
     whole = begun(rounds=4, physical_batch_size=300)
     assert torch.equal(flat_parameters(private.model), trained(whole))
+
+
+def test_a_state_is_replayed_on_its_own_examples_after_a_rehearsal_that_failed() -> None:
+    """A rehearsal that was left keeps its batch; the round that is replayed, with its old noise, has another one."""
+    broken = [False]
+
+    def collate(items: Any) -> Any:
+        if broken[0]:
+            raise OSError("storage")
+        return torch.utils.data.default_collate(items)
+
+    def loop(seed: int) -> Private:
+        torch.manual_seed(0)
+        return begun(dataset=DataLoader(TensorDataset(*tensor_rows()), batch_size=60, collate_fn=collate), rounds=3, seed=seed)
+
+    first = loop(5)
+    next(_rounds(first))
+    state, values = first.state_dict(), [copy.deepcopy(x.state_dict()) for x in (first.model, first.optimizer)]
+    next(_rounds(first))
+    again = loop(6)
+    inputs, targets = next(iter(again.loader))
+    again.step(lambda: losses(again.model, inputs, targets))
+    broken[0] = True
+    with pytest.raises(OSError, match="storage"):
+        next(iter(again.loader))
+    broken[0] = False
+    again.model.load_state_dict(values[0])
+    again.optimizer.load_state_dict(values[1])
+    again.load_state_dict(state)
+    next(_rounds(again))
+    assert torch.equal(flat_parameters(again.model), flat_parameters(first.model))
+
+
+def _rounds(private: Private) -> Iterator[int]:
+    """One round after another."""
+    for inputs, targets in private.loader:
+        if private.step(lambda inputs=inputs, targets=targets: losses(private.model, inputs, targets)):  # type: ignore[misc]
+            yield private.rounds
 
 
 def test_one_object_is_no_loader_and_no_triple() -> None:

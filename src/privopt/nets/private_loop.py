@@ -361,6 +361,7 @@ class Private:
         self._paid.load(state)
         self._chunk, self._check.done, self._session.seeded = (state[key] for key in ("chunk", "checked", "seeded"))
         self._rng, self._dropout = rng, Dropout(state["dropout"])
+        self._piece = None  # of a rehearsal that was left: other examples than the replayed round has
         self._row_key = state["rows of persons"]
         self._persons = self._draw_rows()
         self._resumed, self._replays = state, True

@@ -203,7 +203,7 @@ class _Members:
             values = self.design.framed_values(
                 np.arange(ends[0], ends[-1]) if self.rows is None else self.rows[ends[0] : ends[-1]]
             )
-            for output, column in enumerate(residuals.reshape(len(residuals), -1).T):
+            for output, column in enumerate(residuals.reshape(-1, outputs).T):
                 segments: Any = sp.csr_array((column, np.arange(len(column)), ends - ends[0]), (len(ends) - 1, len(column)))
                 sparse = segments @ values
                 entries = sparse.data if diagonal is None else sparse.data * diagonal[output, 0].take(sparse.indices)

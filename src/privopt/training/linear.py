@@ -213,7 +213,7 @@ def train_linear(rows: TrainingRows, loss: Callable[[float], Loss], settings: Se
         knots=knots,
         unit_rows=unit_rows,
         gaussian=gaussian,
-        centred=method.tables and rows.public is None and settings.fit_intercept,
+        centred=method.tables and rows.public is None and settings.fit_intercept and (gaussian or not rows.encoded),
     )
     with np.errstate(all="ignore"):  # a warning would tell something about the data
         used = scales.applied(rows)

@@ -181,9 +181,10 @@ def find_scales(
 
     `knots` is how many numeric columns may have on average: `LINE` leaves them one feature. With `unit_rows`, sparse rows of
     which nothing is declared are divided by their length, which needs no survey. With `centred`, dense columns that stay one
-    feature are centred at their noisy mean. `gaussian` says that training is Gaussian noise
-    on all rows: then a survey may decide whether there is another one. Gaussian releases cost what Σ 1/z² says, however they are
-    chosen (Smith & Thakurta: Fully Adaptive Composition for Gaussian Differential Privacy); of other events the plan is fixed.
+    feature are centred at their noisy mean; where the number of columns was itself surveyed, that is asked for with `gaussian`
+    only. `gaussian` says that training is Gaussian noise on all rows: then a survey may decide whether there is another one.
+    Gaussian releases cost what Σ 1/z² says, however they are chosen (Smith & Thakurta: Fully Adaptive Composition for Gaussian
+    Differential Privacy); of other events the plan is fixed.
     """
     noise = session.noise_for(GaussianDpEvent) if session.budget.delta else math.inf  # of one release that takes all
     declared, estimated = list[str](), list[str]()

@@ -128,8 +128,18 @@ class GlobalRngState:
                 random.setstate(self._python)
 
 
+HALF = 0.5  # what random numbers are replaced by
+
+
 class _Constants(TorchFunctionMode):
-    """A mode in which dropout does nothing and random numbers are constants, which carry nothing from one example to another."""
+    """A mode in which dropout does nothing and random numbers are constants, which carry nothing from one example to another.
+
+    It adds the names of the functions that would have drawn `number` to `drawn`.
+    """
+
+    def __init__(self, number: float, drawn: set[str]) -> None:
+        super().__init__()
+        self._number, self._drawn = number, drawn
 
     _DROPOUT = (
         F.dropout,
@@ -153,16 +163,18 @@ class _Constants(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in self._DROPOUT:
             return args[0] if args else kwargs["input"]
+        if func in (*self._SHAPED_LIKE, *self._FLOATS, *self._IN_PLACE):
+            self._drawn.add(func.__name__)
         if func in self._SHAPED_LIKE:
-            return torch.full_like(args[0] if args else kwargs["input"], 0.5)
+            return torch.full_like(args[0] if args else kwargs["input"], self._number)
         if func in self._FLOATS:
-            return func(*args, **kwargs).fill_(0.5)
+            return func(*args, **kwargs).fill_(self._number)
         if func in self._INTEGERS:
             return torch.zeros_like(func(*args, **kwargs))
         if func is F.gumbel_softmax:
             return torch.softmax(args[0] if args else kwargs["logits"], kwargs.get("dim", -1))
         if func in self._IN_PLACE:
-            return args[0].fill_(0.5)
+            return args[0].fill_(self._number)
         if func is Tensor.bernoulli_:
             return args[0].fill_(1.0)
         if func is F.scaled_dot_product_attention and len(args) > 4:
@@ -195,13 +207,13 @@ def _gradients_under_a_mode() -> Iterator[None]:
 
 
 @contextmanager
-def without_randomness(model: nn.Module) -> Iterator[None]:
-    """Replace dropout and random draws by constants in this block."""
+def without_randomness(model: nn.Module, number: float = HALF, drawn: set[str] | None = None) -> Iterator[None]:
+    """Replace dropout and random draws by constants in this block, random numbers by `number`; name what draws in `drawn`."""
     recurrent = [(module, module.dropout) for module in model.modules() if isinstance(module, nn.RNNBase)]
     try:
         for module, _ in recurrent:
             module.dropout = 0.0
-        with _Constants():
+        with _Constants(number, set() if drawn is None else drawn):
             yield
     finally:
         for module, dropout in recurrent:

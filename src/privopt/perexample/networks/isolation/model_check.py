@@ -55,6 +55,7 @@ SLOW = (
     "separate the examples. Code without Python numbers read from tensors, without data-dependent shapes and without packed "
     "sequences or cells is faster."
 )
+CHANGES = "the model changes numbers or settings that it holds, such as a count of calls, so it may do something else later"
 WEIGHTS = (1.0, -0.5, 2.0, 1.5, -1.0)  # of single examples
 
 
@@ -89,7 +90,7 @@ def _check_with(
     recorder: Recorder, loss: Loss, data: tuple[Any, Any], short: tuple[Any, Any], known: set[tuple[Any, ...]]
 ) -> ModelCheck:
     """Check with made-up examples like these, of which most are short; it is `known` what is done to a few of those."""
-    reasons: list[PrivoptError] = []
+    reasons, before = list[PrivoptError](), Attributes(recorder.model)
     for way in recorder.ways:
         recorder.way = way
         try:
@@ -104,6 +105,7 @@ def _check_with(
     doubts += found.doubts
     doubts += check_isolation(recorder.model, loss, found.like, found.whole)
     doubts += _doubt_sizes(recorder.model, loss, short, known)
+    doubts += [CHANGES] if before.changed() else []
     if recorder.way == "one by one":
         reason = str(reasons[recorder.ways.index("mapped")]).partition(": ")[2] or str(reasons[0])
         warnings.warn(f"{SLOW} Here: {reason}", SlowModel, stacklevel=5)

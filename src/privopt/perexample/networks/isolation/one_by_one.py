@@ -42,10 +42,11 @@ from privopt.perexample.networks.examples import (
 from privopt.perexample.networks.isolation.combinations import Watch, code_line, find_combinations
 from privopt.perexample.networks.loss_modules import Loss
 from privopt.perexample.networks.model_state import ModelState, forwards, in_precision, opposite_values, random_values
-from privopt.perexample.networks.rng import without_randomness
+from privopt.perexample.networks.rng import HALF, without_randomness
 from privopt.perexample.networks.unsupported import UnsupportedLayer
 
 CHANGED = 8  # reductions whose results are changed
+DECISIONS = (1e-3, 1 - 1e-3)  # random numbers by which code may decide to do what it does not do at a half
 REPEATS = 5  # runs of one batch that show whether its losses are random
 SINGLE_ONLY = "the model computes in single precision only, where rounding hides what is small"
 DRAWN = "the model or the loss draws random numbers that could not be replaced by constants"
@@ -101,6 +102,10 @@ def check_isolation(model: nn.Module, loss: Loss, like: Like, whole: Like | None
         with random_values(parameters), _computing_in(dtype, model, loss, start):
             for place, batch in enumerate([*usual, *made_up.revealing()]):
                 trial.compare(batch, gradients=place < len(usual))
+            for number in DECISIONS if trial.drawn else ():
+                trial.number = number
+                trial.compare(usual[0], gradients=False)
+            trial.number = HALF
             trial.look_for_combinations(made_up.rows(max(like.effort.primes)))
             if whole is not None:
                 long = _Trial(model, loss, parameters, whole.effort, trial.reasons)
@@ -150,11 +155,12 @@ class _Trial:
         self._model, self._loss, self._parameters, self._effort = model, loss, parameters, effort
         self.reasons: dict[str, None] = {} if reasons is None else reasons
         self._precisions = set[torch.dtype]()
+        self.number, self.drawn = HALF, set[str]()  # that replaces random numbers, and the functions that draw some
 
     def losses(self, batch: Any, rows: slice | Tensor) -> Tensor:
         """The losses of these rows, as one batch."""
         inputs, targets = copy_tensors(rows_of(batch, rows))
-        with without_randomness(self._model):  # of the model: examples are made up outside of this block
+        with without_randomness(self._model, self.number, self.drawn):  # of the model: examples are made up outside of this block
             return compute_losses(self._loss, call_model(self._model, inputs), targets)
 
     def compare(self, batch: Any, *, gradients: bool) -> None:
@@ -251,7 +257,7 @@ class _Trial:
         if not apart.requires_grad and not together.requires_grad:
             return
         gaps, sizes = list[float](), list[float]()
-        with without_randomness(self._model):  # layers that are recomputed now had none when they ran
+        with without_randomness(self._model, self.number):  # layers that are recomputed now had none when they ran
             for part in _parts(self._parameters):
                 wanted = _gradients(apart, weights, part)
                 sizes += [0.0 if gradient is None else _largest(gradient) for gradient in wanted]
@@ -281,7 +287,7 @@ class _Trial:
         recurrent: dict[nn.Module, Callable[..., Any]] = {
             module: _vmap_forward(module) for module in self._model.modules() if isinstance(module, nn.RNNBase)
         }
-        with under_vmap(), forwards(recurrent), without_randomness(self._model):
+        with under_vmap(), forwards(recurrent), without_randomness(self._model, self.number):
             token = torch.zeros(count, device=parts[mapped[0]].device)
             found: Tensor = vmap(one, randomness="different")(token, *(parts[place] for place in mapped))
         return found
