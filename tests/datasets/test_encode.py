@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from privopt.datasets import MISSING, Categorical, Columns, Date, Encoding, Ignored, Numeric, UnknownNumeric, check_columns
 from privopt.datasets.encode import WIDE
-from privopt.datasets.schema import PARTS
+from privopt.datasets.schema import PARTS, Kind
 from privopt.errors import InputError, PrivoptWarning
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -282,7 +282,12 @@ def test_a_missing_date_counts_as_the_one_that_is_declared() -> None:
 
 
 def test_a_column_that_a_survey_did_not_see_stays_a_line() -> None:
-    kinds = {"a": Numeric(0, 1), "b": Numeric(0, 1, seen=False), "c": Categorical(("x", "y")), "d": Numeric(0, 9)}
+    kinds: dict[str, Kind] = {
+        "a": Numeric(0, 1),
+        "b": Numeric(0, 1, seen=False),
+        "c": Categorical(("x", "y")),
+        "d": Numeric(0, 9),
+    }
     encoding = Encoding.of(kinds)
     assert encoding.numeric == (0, 4)
     assert Encoding.from_json(encoding.to_json()) == encoding  # of a trained model it says nothing

@@ -22,7 +22,7 @@ from privopt.measure.units import each_person
 from privopt.perexample import person_oracle
 from privopt.perexample.design import Design, Frame, LimitedDesign
 from privopt.perexample.grads import Materialized, Vector
-from privopt.perexample.linear_oracle import LinearOracle
+from privopt.perexample.linear_oracle import ROUNDING, LinearOracle
 from privopt.perexample.losses import Loss, Squared
 from privopt.perexample.person_oracle import PersonGrads, PersonOracle
 from privopt.perexample.persons import Persons
@@ -352,7 +352,7 @@ def test_without_the_margin_for_rounding_rows_that_cancel_break_law_1(sparse: bo
     row = np.array([1.0, 1.0, 1.0])
     rows, targets = np.array([row, row * (1 + 1e-12), row]), np.array([1e12, -1e12, 0.3])
     table = People(rows, targets, np.array([2, 1]), Frame(intercept=0.0), sparse, Squared(), np.zeros(3))
-    for margin, kept in ((person_oracle.ROUNDING, True), (0.0, False)):
+    for margin, kept in ((ROUNDING, True), (0.0, False)):
         monkeypatch.setattr(person_oracle, "ROUNDING", margin)
         moved = table.grads().clipped_sum(l2(1e-6)) - table.without(0).grads().clipped_sum(l2(1e-6))
         assert (np.linalg.norm(moved) <= 1e-6 * (1 + 1e-6)) == kept
