@@ -56,4 +56,6 @@ clean:  ## remove everything that the other targets made
 
 .venv/bench: .venv/ready
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --group bench
+	@$(PYTHON) -m venv .venv/diffprivlib
+	@.venv/diffprivlib/bin/python -m pip install --quiet 'diffprivlib>=0.6.6' 'scikit-learn<1.6'
 	@touch $@

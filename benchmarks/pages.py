@@ -96,13 +96,43 @@ def people_have(found: dict[str, Any]) -> str:
         times = [f"{row[kind]:.2f} ×" if isinstance(row.get(kind), float) else "–" for kind in peers]
         memory = row.get("memory_mb", {})
         held = [str(memory[kind]) if kind in memory else "–" for kind in ("plain", "privopt", *peers, "check")]
-        rows.append([name, f"{row['plain_seconds']:.3g} s", f"{row['ratio']:.2f} ×", *times, f"{row['check_steps']:g}", *held])
+        timed = "plain_seconds" in row
+        first = [f"{row['plain_seconds']:.3g} s", f"{row['ratio']:.2f} ×"] if timed else ["–", "–"]
+        rows.append([name, *first, *times, f"{row['check_steps']:g}" if timed else "–", *held])
     heads = ["model", "plain gradient", "privopt", "Opacus ghost", "Opacus hooks", "steps of the check"]
     heads += [f"MB, {kind}" for kind in ("plain", "privopt", "ghost", "hooks", "check")]
     if not any("memory_mb" in row for row in found["models"].values()):
         heads, rows = heads[:6], [row[:6] for row in rows]
     about = f"`{found['command']}`, CPU time on {found['threads']} thread; –: Opacus does not run it, or it was not measured."
     return f"{about}\n\n{table(heads, rows)}"
+
+
+PERSON_MODELS = {
+    "table": "64 units on a table of 60 columns",
+    "mlp-512": "dense layers on MNIST",
+    "autoencoder": "autoencoder",
+    "mnist-cnn": "convolutions on MNIST",
+    "cifar-cnn": "convolutions on CIFAR",
+    "lstm": "LSTM",
+    "transformer": "transformer",
+}
+
+
+def persons_networks(found: dict[str, Any]) -> str:
+    """A step of persons beside one of rows, for networks."""
+    return _persons(found, "model", PERSON_MODELS)
+
+
+def persons_linear(found: dict[str, Any]) -> str:
+    """The same for linear models."""
+    return _persons(found, "rows, outputs, persons of a batch", {})
+
+
+def _persons(found: dict[str, Any], head: str, names: dict[str, str]) -> str:
+    ratios = found["step of persons / step of rows, by rows of a person"]
+    rows = [[names.get(name, name), *(f"{ratio:.2f}" for ratio in ratios[name].values())] for name in names or ratios]
+    earlier = f" {found['earlier']}" if "earlier" in found else ""
+    return f"`{found['command']}`.{earlier}\n\n{table([head, *next(iter(ratios.values()))], rows)}"
 
 
 # ---------------------------------------------------------------- federations
@@ -143,9 +173,49 @@ def images(found: dict[str, Any]) -> str:
     return f"`{found['command']}`, δ = {found['delta']:g}:\n\n{table(heads, rows)}"
 
 
+def image_options(found: dict[str, Any]) -> str:
+    """Accuracy and time with each option for images."""
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for run in found["runs"]:
+        runs.setdefault(run["option"], []).append(run)
+    rows = [
+        [option, _mean_of([run["accuracy"] for run in own]), f"{fmean(run['cpu_seconds'] for run in own):.0f} s"]
+        for option, own in runs.items()
+    ]
+    about = f"`{found['command']}`, ε = {found['epsilon']:g}, δ = {found['delta']:g}; mean ± deviation, in brackets the seeds:"
+    return f"{about}\n\n{table(['', 'test accuracy, %', 'CPU time of a run'], rows)}"
+
+
+def default_networks(found: dict[str, Any]) -> str:
+    """What a budget alone reaches, beside the best settings by hand."""
+    runs: dict[tuple[str, float], dict[str, list[dict[str, Any]]]] = {}
+    for run in found["runs"]:
+        runs.setdefault((run["pair"], run["epsilon"]), {}).setdefault(run["settings"], []).append(run)
+    rows = []
+    for (pair, epsilon), own in runs.items():
+        alone = own.pop("default")
+        hand = max(own, key=lambda settings: _first_seed(own[settings]), default=None)
+        by_hand = ["–", "–"] if hand is None else [_mean_of([run["score"] for run in own[hand]]), hand]
+        time = f"{alone[0]['rounds']} rounds, {fmean(run['cpu_seconds'] for run in alone):.2g} s"
+        rows.append([pair, f"{epsilon:g}", _mean_of([run["score"] for run in alone]), time, *by_hand])
+    heads = ["data, network", "ε", "budget alone", "CPU time of a run", "by hand", "which was"]
+    return f"`{found['command']}`\n\n{table(heads, rows)}"
+
+
+def _first_seed(runs: list[dict[str, Any]]) -> float:
+    """The score by which a setting was chosen."""
+    return float(next(run["score"] for run in runs if run["seed"] == 0))
+
+
+def _mean_of(scores: list[float]) -> str:
+    """Mean ± deviation, and in brackets the number of seeds."""
+    spread = f" ± {pstdev(scores):.2f}" if len(scores) > 1 else ""
+    return f"{fmean(scores):.2f}{spread} ({len(scores)})"
+
+
 # ---------------------------------------------------------------- tables
 
-CONTENDERS = ("nothing", "declared", "DP-EBM", "DP-SGD")
+CONTENDERS = ("nothing", "declared", "DP-EBM", "DP-SGD", "diffprivlib")
 
 
 def tables(found: dict[str, Any]) -> str:
@@ -159,7 +229,17 @@ def tables(found: dict[str, Any]) -> str:
     ]
     for row in rows:
         row += [_cell(cells.get((row[0], 0.1, model))) for model in ("not private", "constant")]
-    heads = ["table", "ε", "ours, nothing declared", "ours, declared", "DP-EBM", "DP-SGD", "not private", "constant"]
+    heads = [
+        "table",
+        "ε",
+        "ours, nothing declared",
+        "ours, declared",
+        "DP-EBM",
+        "DP-SGD",
+        "diffprivlib",
+        "not private",
+        "constant",
+    ]
     earlier = f" {found['earlier']}" if "earlier" in found else ""
     return f"`{found['command']}`; log loss / AUC, or R²; in brackets the seeds.{earlier}\n\n{table(heads, rows)}"
 
@@ -268,11 +348,12 @@ def network_memory(found: dict[str, Any]) -> str:
 PAGES: dict[str, dict[Part, str]] = {
     "assurance.md": {audits: "audits", architectures: "architectures", mutants: "mutants"},
     "federated.md": {federated: "federated"},
-    "images.md": {images: "images"},
-    "defaults.md": {tables: "tables", unseen: "unseen"},
+    "images.md": {images: "images", image_options: "image_options"},
+    "defaults.md": {default_networks: "default_networks", tables: "tables", unseen: "unseen"},
     "benchmarks.md": {networks: "speed", memory: "speed", linear: "speed"},
     "methods/adadps.md": {papers_adadps: "papers_networks"},
     "methods/dp_srm.md": {papers_srm: "papers_networks"},
+    "persons.md": {persons_linear: "persons_linear", persons_networks: "persons"},
     "networks.md": {people_have: "people_have", network_memory: "network_memory"},
 }  # the parts of each page, and their files of results
 

@@ -1,6 +1,6 @@
 """Tables: models from the same budget, beside DP-EBM, textbook DP-SGD and the model without privacy.
 
-    python benchmarks/tables.py [--unseen] [--seeds 10] [--peer-seeds 3] [--only NAME] [--epsilon 1.0]
+    python benchmarks/tables.py [--unseen] [--seeds 10] [--peer-seeds 3] [--only NAME] [--epsilon 1.0] [--model NAME]
     python benchmarks/tables.py --draw
 
 Results are written to benchmarks/results/tables.json as they come, one seed of everything after the other, and a run that was
@@ -10,12 +10,15 @@ rules are frozen, and results/unseen.json that of the file.
 `nothing` declares nothing, `declared` the true bounds and categories. No setting is chosen for a table, but the constants of the
 default rules were chosen while test scores of these tables, except diabetes, were seen: what is shown of ours is optimistic, and
 the peers had no such choice. DP-EBM of `interpret` is given the true bounds; textbook DP-SGD (batches of 256, 20 epochs, step ½,
-clip 1) is given columns that were scaled by them. What the peers are given costs nothing.
+clip 1) and diffprivlib's logistic regression (with its own settings) are given columns that were scaled by them, and the latter
+the length of the longest row that the bounds allow. What the peers are given costs nothing.
 """
 
 import argparse
 import json
+import os
 import shlex
+import subprocess
 import sys
 import tempfile
 import time
@@ -54,6 +57,7 @@ from privopt.runs.request import Request
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, UNSEEN = (ROOT / "benchmarks" / "results" / name for name in ("tables.json", "unseen.json"))
+DIFFPRIVLIB = os.environ.get("DIFFPRIVLIB", ROOT / ".venv" / "diffprivlib" / "bin" / "python")  # `make bench` makes it
 PICTURE = ROOT / "docs" / "images" / "quality.svg"
 EPSILONS = (0.1, 0.5, 1.0, 3.0, 1000.0)  # the last one shows what is left to be desired without noise
 Scores = dict[str, float]
@@ -227,8 +231,7 @@ def dp_ebm(problem: Problem, epsilon: float, seed: int) -> Scores:
 def textbook(problem: Problem, epsilon: float, seed: int) -> Scores:
     """DP-SGD with usual settings, on rows scaled by the true bounds."""
     if problem.named:
-        encoding = Encoding.of(dict(true_schema(problem).columns))
-        train, test = encoding.matrix(problem.train), encoding.matrix(problem.test)
+        train, test = _matrices(problem, Encoding.of(dict(true_schema(problem).columns)))
     else:
         train, test = problem.train, problem.test
     loss: Loss = Squared() if not problem.classes else Logistic() if problem.classes == 2 else Multinomial(problem.classes)
@@ -248,6 +251,21 @@ def textbook(problem: Problem, epsilon: float, seed: int) -> Scores:
     return problem.scores(powers / powers.sum(axis=1, keepdims=True))
 
 
+def diffprivlib(problem: Problem, epsilon: float, seed: int) -> Scores:
+    """Logistic regression of diffprivlib on rows scaled by the true bounds, in a process of its own environment."""
+    encoding = Encoding.of(dict(true_schema(problem).columns))
+    train, test = (np.asarray(part if isinstance(part, np.ndarray) else part.toarray()) for part in _matrices(problem, encoding))
+    given = {"train": train, "targets": problem.y, "test": test, "longest": encoding.row_bound, "epsilon": epsilon, "seed": seed}
+    with tempfile.TemporaryDirectory() as place:
+        np.savez(file := Path(place) / "asked.npz", **given)
+        subprocess.run([DIFFPRIVLIB, Path(__file__).with_name("diffprivlib_peer.py"), file], check=True, capture_output=True)
+        return problem.scores(np.load(file)["probabilities"])
+
+
+def _matrices(problem: Problem, encoding: Encoding) -> tuple[Any, Any]:
+    return encoding.matrix(problem.train), encoding.matrix(problem.test)
+
+
 def _textbook_recipe(rounds: int, probability: float, noise: float) -> Any:
     sampling = poisson(min(probability, 1.0))
     return dp_sgd(rounds=rounds, noise_multiplier=noise, clip_bound=1.0, learning_rate=STEP, sampling=sampling)
@@ -264,15 +282,18 @@ CONTENDERS: dict[str, Callable[[Problem, float, int], Scores]] = {
     "declared": partial(ours, declared=True),
     "DP-EBM": dp_ebm,
     "DP-SGD": textbook,
+    "diffprivlib": diffprivlib,
     "not private": without_privacy,
     "constant": constant,
 }
-PEERS = {"DP-EBM", "DP-SGD"}
+PEERS = {"DP-EBM", "DP-SGD", "diffprivlib"}
 ONCE = {"not private", "constant"}  # which depend on neither budget nor seed
 
 
 def wanted(name: str, problem: Problem, epsilon: float, seed: int, peer_seeds: int) -> bool:
     """Whether this contender has a result here. DP-EBM is not defined for several classes, and not for sparse matrices.
+
+    diffprivlib's model is one of classes; its linear regression is not asked.
 
     A large budget leaves little to chance: one seed shows it. Of a sparse matrix there is no more to declare.
     """
@@ -282,10 +303,12 @@ def wanted(name: str, problem: Problem, epsilon: float, seed: int, peer_seeds: i
         return False
     if name in PEERS and (seed >= peer_seeds or epsilon == EPSILONS[-1]):
         return False
+    if name == "diffprivlib":
+        return problem.named and problem.classes > 0
     return name != "DP-EBM" or (problem.named and problem.classes <= 2)
 
 
-def measure(tables: list[Problem], results: Path, seeds: int, peer_seeds: int, epsilons: list[float]) -> None:
+def measure(tables: list[Problem], results: Path, seeds: int, peer_seeds: int, epsilons: list[float], models: list[str]) -> None:
     """Run what is not in the file of results yet."""
     found = json.loads(results.read_text()) if results.exists() else {"rows": []}
     asked = ["--unseen"] if results == UNSEEN else []
@@ -295,7 +318,7 @@ def measure(tables: list[Problem], results: Path, seeds: int, peer_seeds: int, e
     for seed in range(seeds):
         for problem in tables:
             for epsilon in epsilons:
-                for name, fit in CONTENDERS.items():
+                for name in models:
                     place = problem.name, name, epsilon, seed
                     if place in done or not wanted(name, problem, epsilon, seed, peer_seeds):
                         continue
@@ -304,7 +327,7 @@ def measure(tables: list[Problem], results: Path, seeds: int, peer_seeds: int, e
                         warnings.simplefilter("ignore")
                         warnings.simplefilter("ignore", PrivoptWarning)
                         try:
-                            scores: dict[str, Any] = fit(problem, epsilon, seed)
+                            scores: dict[str, Any] = CONTENDERS[name](problem, epsilon, seed)
                         except PrivoptError as error:
                             scores = {"refused": str(error)}
                     row = {"table": problem.name, "model": name, "epsilon": epsilon, "seed": seed, **scores}
@@ -319,6 +342,7 @@ DRAWN = {"bank": "bank marketing", "credit card": "credit card default", "adult"
 LINES = {
     "nothing": ("privopt", "#1f6feb", "-"),
     "DP-EBM": ("DP-EBM", "#d1622b", "-"),
+    "diffprivlib": ("diffprivlib", "#8250df", "-"),
     "not private": ("not private", "#777777", "--"),
 }
 
@@ -361,6 +385,7 @@ def main() -> None:
     parser.add_argument("--peer-seeds", type=int, default=3)
     parser.add_argument("--only", default="", help="tables whose name has this in it")
     parser.add_argument("--epsilon", type=float, action="append", help="these budgets; all unless told otherwise")
+    parser.add_argument("--model", action="append", choices=list(CONTENDERS), help="these models; all unless told otherwise")
     parser.add_argument("--unseen", action="store_true", help="tables that nobody looked at while the rules were made")
     parser.add_argument("--draw", action="store_true", help="draw docs/images/quality.svg from the results")
     given = parser.parse_args()
@@ -369,7 +394,12 @@ def main() -> None:
         return
     tables = [problem for problem in (unseen if given.unseen else problems)() if given.only in problem.name]
     if tables:
-        measure(tables, UNSEEN if given.unseen else RESULTS, given.seeds, given.peer_seeds, given.epsilon or list(EPSILONS))
+        results, epsilons, models = (
+            UNSEEN if given.unseen else RESULTS,
+            given.epsilon or list(EPSILONS),
+            given.model or list(CONTENDERS),
+        )
+        measure(tables, results, given.seeds, given.peer_seeds, epsilons, models)
 
 
 if __name__ == "__main__":

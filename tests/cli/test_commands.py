@@ -34,7 +34,23 @@ def test_train_show_and_predict(tmp_path: Path) -> None:
 
 def test_help_teaches() -> None:
     assert "privopt train patients.csv --target readmitted --epsilon 1" in privopt("--help")
-    assert "estimated privately" in privopt("train", "--help")
+    shown = privopt("train", "--help")
+    assert "estimated privately" in shown
+    places = [shown.index(f"─ {heading} ─") for heading in ("Data", "Privacy", "Model (defaults need no tuning)", "Evaluation")]
+    assert places == sorted(places)
+    assert places[1] < shown.index("--epsilon FLOAT") < places[2]
+    assert "people have several rows" in shown
+
+
+def test_a_budget_that_promises_next_to_nothing_is_told_what_it_means(tmp_path: Path) -> None:
+    file = patients(tmp_path / "patients.csv", 500)
+    (tmp_path / "schema.json").write_text(json.dumps(PATIENTS.to_json()))
+    given = ["--target", "readmitted", "--schema", tmp_path / "schema.json", "--rounds", 5]
+    assert "ε = 50 by itself promises next to nothing" in privopt(
+        "train", file, *given, "--epsilon", 50, "--out", tmp_path / "weak"
+    )
+    assert "promises next to nothing" not in privopt("train", file, *given, "--epsilon", 10, "--out", tmp_path / "usual")
+    assert "promises next to nothing" in privopt("evaluate", tmp_path / "usual", file, "--epsilon", 20)
 
 
 def test_methods_lists_the_registry() -> None:

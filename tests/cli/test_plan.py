@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,6 +128,8 @@ def test_replacing_needs_twice_the_noise_of_full_batches() -> None:
         ("--n 10 --d 1 --epsilon 1 --rounds 0", "--rounds has '0'"),
         ("--n 10 --d 1 --epsilon 1 --rounds full", "--rounds has 'full'"),
         ("--n 10 --d 1 --epsilon 1 --rounds 1.5", "--rounds has '1.5'"),
+        ("--n 10 --d 1 --epsilon 1 --best 0.4", "--best is 0.4"),
+        ("--n 10 --d 1 --epsilon 1 --best nan", "--best is nan"),
     ],
 )
 def test_settings_that_cannot_be(arguments: str, says: str) -> None:
@@ -140,3 +143,25 @@ def test_what_an_attacker_can_say_is_told(small: dict[str, Any]) -> None:
     assert small["attacker"]["advantage"] == pytest.approx((math.e - 1) / (math.e + 1), abs=1e-4)
     result = invoke("--n 2000 --d 25 --epsilon 50 --batches full --rounds 20")
     assert "promises next to nothing" in " ".join(result.output.split())
+
+
+def test_each_epsilon_has_an_expected_quality_and_an_attacker(small: dict[str, Any]) -> None:
+    found = small["choices"]
+    assert [one["epsilon"] for one in found] == [0.1, 0.3, 1, 3, 10]
+    assert [one["expected"] for one in found] == sorted(one["expected"] for one in found)
+    assert found[2]["advantage"] == small["attacker"]["advantage"]
+    assert found[-1]["strength"].startswith("weak")
+
+
+def test_what_to_expect_is_drawn_in_the_terminal_and_as_a_page(tmp_path: Path) -> None:
+    options = "--n 300 --d 20 --epsilon 0.2 --batches full --rounds 50 --task regress"
+    result = invoke(f"{options} --html {tmp_path / 'plan.html'}")
+    assert result.exit_code == 0
+    marked = next(line for line in result.stdout.splitlines() if "→  0.2" in line)
+    assert "█" in marked
+    assert "░" in marked
+    assert "strong" in marked
+    assert all(len(line) <= 80 for line in result.stdout.splitlines())
+    assert "What an attacker can say" in (tmp_path / "plan.html").read_text()
+    again = invoke(f"{options} --html {tmp_path / 'plan.html'}")
+    assert "exists already" in str(again.exception)

@@ -14,13 +14,16 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    LlamaForQuestionAnswering,
     LlamaForSequenceClassification,
+    T5Config,
+    T5ForConditionalGeneration,
     Trainer,
     TrainingArguments,
 )
 
 from privopt import Budget, Ledger
-from privopt.errors import InputError
+from privopt.errors import InputError, PrivoptWarning
 from privopt.integrations.huggingface import PrivateTrainer
 from privopt.nets import UnsupportedLayer
 
@@ -198,6 +201,9 @@ def test_losses_that_mix_examples_are_refused_before_anything_is_paid(tmp_path: 
     [
         ({"gradient_accumulation_steps": 4}, "gradient_accumulation_steps is 4, but a round is one batch"),
         ({"per_device_train_batch_size": 1}, "needs several examples to hide in"),
+        ({"train_sampling_strategy": "group_by_length"}, "choose the examples of a batch.*Poisson sample"),
+        ({"label_smoothing_factor": 0.1}, "label_smoothing_factor.*losses=lambda"),
+        ({"auto_find_batch_size": True}, "come by themselves"),
     ],
 )
 def test_what_a_private_trainer_cannot_keep_is_refused(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -208,10 +214,9 @@ def test_what_a_private_trainer_cannot_keep_is_refused(settings: dict[str, Any],
 def test_a_trainer_is_not_resumed_and_unknown_losses_are_asked_for(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="resume_from_checkpoint is not supported"):
         PrivateTrainer(llama(), arguments(tmp_path), Texts(), budget=BUDGET).train(resume_from_checkpoint=True)
-    model = llama()
-    model.config.problem_type = "regression"
+    answering: Any = LlamaForQuestionAnswering
     with pytest.raises(InputError, match="one loss for each example: losses="):
-        PrivateTrainer(model, arguments(tmp_path), Texts(), budget=BUDGET)
+        PrivateTrainer(answering(llama().config), arguments(tmp_path), Texts(), budget=BUDGET)
     assert issubclass(PrivateTrainer, Trainer)
 
 
@@ -231,3 +236,65 @@ def test_the_losses_of_gpt2_are_known_although_its_name_does_not_say_them(adapte
     trainer.train()
     assert trainer.private is not None
     assert trainer.private.rounds == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "labels"),
+    [
+        ({"num_labels": 1}, torch.randn(4)),
+        ({"num_labels": 3, "problem_type": "regression"}, torch.randn(4, 3)),
+        ({"num_labels": 3, "problem_type": "multi_label_classification"}, torch.tensor([[1.0, 0.0, 1.0]]).repeat(4, 1)),
+        ({"num_labels": 3}, torch.tensor([2, 0, 1, 1])),
+    ],
+)
+def test_the_losses_of_a_classifier_are_those_of_transformers(settings: Any, labels: Tensor, tmp_path: Path) -> None:
+    config = llama().config
+    config.update(settings)
+    head: Any = LlamaForSequenceClassification
+    model = head(config).eval()
+    trainer = PrivateTrainer(model, arguments(tmp_path), Texts(), budget=BUDGET)
+    with torch.no_grad():
+        outputs = model(input_ids=Texts().ids[:4], labels=labels)
+    found = trainer._losses(outputs, labels)
+    assert found.shape == (4,)
+    assert found.mean() == pytest.approx(float(outputs.loss), rel=1e-5)
+
+
+def test_a_sequence_to_sequence_model_is_given_what_it_makes_of_the_labels(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2, "dropout_rate": 0.0}
+    sizes |= {"vocab_size": WORDS, "use_cache": False, "decoder_start_token_id": 0}
+    model: Any = T5ForConditionalGeneration(T5Config(**sizes))
+    before = values(model)
+    trainer = PrivateTrainer(model, arguments(tmp_path, num_train_epochs=1), Texts(next_token=True), budget=BUDGET, seed=0)
+    batch = next(iter(trainer._data()))
+    with torch.no_grad():
+        own, ours = model(input_ids=batch["input_ids"], labels=batch["labels"]), trainer._compute(model, batch)
+    assert ours.mean() == pytest.approx(float(own.loss), rel=1e-5)
+    trainer.train()
+    assert moved(model, before) == set(before)
+
+
+def test_a_loss_of_the_batch_is_answered_and_not_left_out_in_silence(tmp_path: Path) -> None:
+    class Weighted(PrivateTrainer):
+        def compute_loss(self, *_: Any, **__: Any) -> Any:
+            raise AssertionError
+
+    with pytest.raises(InputError, match=r"are for evaluation here.*losses=lambda"):
+        Weighted(llama(), arguments(tmp_path), Texts(), budget=BUDGET)
+    with pytest.raises(InputError, match=r"are for evaluation here.*losses=lambda"):
+        PrivateTrainer(llama(), arguments(tmp_path), Texts(), budget=BUDGET, compute_loss_func=lambda *_, **__: None)
+    assert Weighted(llama(), arguments(tmp_path), Texts(), budget=BUDGET, losses=cross_entropy).private is None
+    with pytest.raises(InputError, match="Write clip_bound="):
+        PrivateTrainer(llama(), arguments(tmp_path), Texts(), budget=BUDGET, max_grad_norm=1.0)
+
+
+def test_a_second_training_adds_to_the_ledger_and_says_so(tmp_path: Path) -> None:
+    trainer = PrivateTrainer(llama(), arguments(tmp_path, num_train_epochs=1), Texts(), budget=BUDGET, seed=0)
+    trainer.train()
+    assert trainer.private is not None
+    once = trainer.private.ledger.epsilon(delta=1e-3)
+    with pytest.warns(PrivoptWarning, match="what all runs cost together"):
+        trainer.train()
+    assert trainer.private.ledger.epsilon(delta=1e-3) > once + 1
+    assert sum(entry.count for entry in trainer.private.ledger.entries) == 6

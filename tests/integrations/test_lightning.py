@@ -7,11 +7,12 @@ import lightning.pytorch as pl
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, LearningRateFinder
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from privopt import Budget, Ledger, make_private
-from privopt.errors import InputError
+from privopt.errors import InputError, PrivoptWarning
 from privopt.integrations.lightning import PrivateStrategy
 from privopt.perexample.networks import UnsupportedLoss
 from tests.problems import flat_parameters, tanh_network, tensor_rows
@@ -113,6 +114,48 @@ def test_rounds_without_examples_do_not_stop_the_trainer(tmp_path: Path) -> None
 def test_what_a_private_strategy_cannot_keep_is_refused(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=message):
         trained(Classifier(), tmp_path, fit=settings)
+
+
+def test_callbacks_are_shown_no_losses_of_private_examples(tmp_path: Path) -> None:
+    shown = list[Any]()
+
+    class Watching(Classifier):
+        def on_train_batch_end(self, outputs: Any, batch: Any, place: int) -> None:
+            shown.append((outputs, batch))
+
+    trained(Watching(), tmp_path)
+    assert shown == [({}, {})] * 10
+
+
+def test_a_loader_of_the_trainer_is_refused_before_anything_is_paid(tmp_path: Path) -> None:
+    ledger, loader = Ledger(), DataLoader(TensorDataset(*tensor_rows()), batch_size=30, shuffle=True)
+    strategy = PrivateStrategy(tensor_rows(), batch_size=60, budget=BUDGET, ledger=ledger)
+    with pytest.raises(InputError, match=r"trainer\.fit\(module, strategy\.turns\)"):
+        trainer(strategy, tmp_path).fit(Classifier(), loader)
+    assert ledger.entries == ()
+
+
+def test_searches_and_accumulation_by_callbacks_are_refused(tmp_path: Path) -> None:
+    ledger = Ledger()
+    with pytest.raises(InputError, match="looks at their losses"):
+        trained(Classifier(), tmp_path, fit={"callbacks": [LearningRateFinder()]}, ledger=ledger)
+    assert ledger.entries == ()
+    with pytest.raises(InputError, match="without one of the optimizer, but a round is one batch"):
+        trained(Classifier(), tmp_path, fit={"callbacks": [GradientAccumulationScheduler({1: 2})]})
+
+
+def test_the_budget_is_planned_for_the_steps_that_the_trainer_takes(tmp_path: Path) -> None:
+    strategy = trained(Classifier(), tmp_path, fit={"limit_train_batches": 2})
+    assert strategy.private.rounds == strategy.private.planned_rounds == 4
+    module, strategy = Classifier(), PrivateStrategy(tensor_rows(), batch_size=60, budget=BUDGET, seed=4)
+    again = trainer(strategy, tmp_path, max_epochs=1)
+    again.fit(module, strategy.turns)
+    again.fit_loop.max_epochs = 3
+    with pytest.warns(PrivoptWarning, match="what all runs cost together"):
+        again.fit(module, strategy.turns)
+    assert strategy.private is not None
+    assert strategy.private.rounds == strategy.private.planned_rounds == 10
+    assert sum(entry.count for entry in strategy.private.ledger.entries) == 15
 
 
 def test_a_checkpoint_is_not_resumed(tmp_path: Path) -> None:

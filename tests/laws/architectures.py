@@ -73,14 +73,16 @@ class Convolution:
     dilation: int = 1
     bias: bool = True
     mode: str = "zeros"
+    depthwise: bool = False
 
     def make(self) -> nn.Module:
+        ins, outs = (1, 1) if self.depthwise else (2, 3)  # channels of a group
         kinds: tuple[Any, ...] = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
         if self.transposed:
             kinds = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
         layer = kinds[self.pixels - 1](
-            2 * self.groups,
-            3 * self.groups,
+            ins * self.groups,
+            outs * self.groups,
             self.kernel,
             stride=self.stride,
             padding=self.padding,
@@ -89,7 +91,7 @@ class Convolution:
             bias=self.bias,
             padding_mode="zeros" if self.transposed else self.mode,
         )
-        shape = (2 * self.groups, *[4] * self.pixels)
+        shape = (ins * self.groups, *[4] * self.pixels)
         return Uses(lambda m, x, lengths: fitted(m[0](fitted(x, shape))), layer)
 
 
@@ -253,11 +255,17 @@ class Tied:
         return Uses(forward, *layers)
 
 
+def _attend(q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
+    """Two heads."""
+    q, k = (x.view(len(x), TIME, 2, -1).transpose(1, 2) for x in (q, k))
+    return F.scaled_dot_product_attention(q, k, k, mask).transpose(1, 2).flatten(2)
+
+
 @dataclass(frozen=True)
 class Shared:
     """What is the same for all examples: positions, with a leading dimension of 1 or none, or a bias of scores."""
 
-    kind: Literal["one", "none", "scores", "prompt"]
+    kind: Literal["one", "none", "scores", "prompt", "biased attention", "padded attention"]
 
     def make(self) -> nn.Module:
         table, inner = nn.Embedding(TIME, WIDTH), nn.Linear(WIDTH, WIDTH)
@@ -266,8 +274,14 @@ class Shared:
             places = torch.arange(TIME)
             if self.kind == "prompt":
                 return fitted(torch.cat([torch.tanh(m[1](m[0](places[None]))).expand(len(x), -1, -1), x], 1))
+            distances = m[0]((places[:, None] - places[None]).abs()).sum(2)
+            if self.kind == "biased attention":
+                return _attend(m[1](x), x, distances)
+            if self.kind == "padded attention":
+                inside = (places < lengths[:, None])[:, None, None]
+                return _attend(m[1](x) + m[0](places), x, torch.where(inside, distances, -1e9))
             if self.kind == "scores":
-                scores = m[1](x) @ x.transpose(1, 2) + m[0]((places[:, None] - places[None]).abs()).sum(2)
+                scores = m[1](x) @ x.transpose(1, 2) + distances
                 return scores.tanh() @ x
             return m[1](x + m[0](places[None] if self.kind == "one" else places))
 
@@ -456,6 +470,18 @@ LAYERS: st.SearchStrategy[Any] = st.one_of(
         mode=st.sampled_from(["zeros", "circular"]),
     ),
     st.builds(Convolution, pixels=st.integers(1, 3), transposed=YES_NO, kernel=st.just(2), dilation=st.just(2)),
+    st.builds(
+        Convolution,
+        pixels=st.integers(1, 3),
+        transposed=YES_NO,
+        groups=st.integers(2, 3),
+        kernel=st.integers(1, 3),
+        stride=st.integers(1, 2),
+        padding=st.just(1),
+        dilation=st.integers(1, 2),
+        bias=YES_NO,
+        depthwise=st.just(True),
+    ),
     st.builds(Norm, kind=st.sampled_from(["layer", "layer of steps", "rms", "group", "instance 1", "instance 2", "instance 3"])),
     RECURRENT,
     RECURRENT,  # of which there are three kinds
@@ -465,7 +491,7 @@ LAYERS: st.SearchStrategy[Any] = st.one_of(
     st.builds(Other, kind=st.sampled_from(sorted(OTHERS))),
     st.builds(WeightNorm),
     st.builds(Tied, first=st.sampled_from(["rows", "steps"]), second=st.sampled_from(["rows", "steps"])),
-    st.builds(Shared, kind=st.sampled_from(["one", "none", "scores", "prompt"])),
+    st.builds(Shared, kind=st.sampled_from(["one", "none", "scores", "prompt", "biased attention", "padded attention"])),
     st.builds(Product, kind=st.sampled_from(["right", "transposed", "added", "both", "table", "summed"])),
     st.builds(Activation, kind=st.sampled_from(["tanh", "gelu", "dropout"])),
 )

@@ -31,6 +31,7 @@ from privopt.measure.clips import LEAST, Clip, automatic, l1, l2, l2_moved, per_
 from privopt.perexample.networks import Recorder, TorchGrads, TorchOracle, TorchPersonOracle, UnsupportedLayer
 from privopt.perexample.networks.examples import rows_of
 from privopt.perexample.networks.factors import factor, outer, sums
+from privopt.perexample.networks.layers import conv
 from privopt.perexample.networks.recorder import Way
 from privopt.perexample.persons import Persons
 from privopt.state import PublicState
@@ -112,7 +113,10 @@ WAYS: dict[str, tuple[int, int, int, int]] = {  # TRAFFIC, KEEP, SHARE, BLOCK
     "formed and dropped": (0, 0, 0, factor.BLOCK),
     "formed and kept": (0, 10**9, 0, factor.BLOCK),
     "a few at a time": (0, 0, 0, 50),
+    "grouped": (0, 10**9, 0, factor.BLOCK),
+    "grouped, a few at a time": (0, 0, 0, 50),
 }
+GROUPED = {"MANY": 0, "CHANNELS": 1, "FEW": 0, "SMALL": 10**9}  # every convolution that may be computed as a grouped one
 NORMS = ("l2", "l1", "by layer")
 
 
@@ -318,6 +322,8 @@ def _taken(way: str) -> Iterator[None]:
             patch.setattr(outer, name, value)
         for module in (factor, sums):
             patch.setattr(module, "BLOCK", WAYS[way][3])
+        for name, value in GROUPED.items() if way.startswith("grouped") else ():
+            patch.setattr(conv, name, value)
         patch.setattr(F, "dropout", drop)
         yield
 

@@ -3,6 +3,8 @@
 That norms and sums are those of gradients formed one row at a time is in `test_random_architectures`, for every layer.
 """
 
+import copy
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +23,7 @@ from privopt.measure.randomness import generator
 from privopt.measure.samplers import full_batch, poisson
 from privopt.measure.units import each_person
 from privopt.perexample.networks import PersonGrads, TorchGrads, TorchOracle, TorchPersonOracle, per_example_gradients
+from privopt.perexample.networks.torch_grads import PersonSums
 from privopt.perexample.persons import Persons
 from privopt.state import PublicState
 
@@ -150,6 +153,88 @@ def test_pieces_cut_nobody_in_two(chunk: int | None, name: str) -> None:
         torch.testing.assert_close(found.clipped_sum(clip), factors @ wanted)
     some = np.array([5, 0, 3])
     torch.testing.assert_close(oracle(*rows(), persons(), chunk)(None, some).norms(), wanted[some].norm(dim=1))
+
+
+MANY = (1, 5, 0, 2, 12, 3, 1, 9)
+
+
+def dense_layers(seed: int) -> nn.Sequential:
+    """Some dense layers of random widths, with and without biases, in single precision."""
+    torch.manual_seed(seed)
+    widths = [30, *torch.randint(12, 40, (1 + seed % 3,)).tolist(), 3]
+    layers = [nn.Linear(a, b, bias=(seed + place) % 4 > 0) for place, (a, b) in enumerate(itertools.pairwise(widths))]
+    return nn.Sequential(*(part for layer in layers for part in (layer, nn.Tanh())), nn.Identity())
+
+
+def sums_and_vectors(seed: int, change: Callable[[Tensor, Tensor], None]) -> tuple[TorchPersonOracle, Tensor]:
+    """Persons of a network of dense layers; and their vectors, formed one row at a time in double precision."""
+    network, (x, y) = dense_layers(seed), (torch.randn(sum(MANY), 30), torch.randint(3, (sum(MANY),)))
+    change(x, y)
+    of = Persons(np.random.default_rng(seed).permutation(len(x)), np.array(MANY))
+    loss = nn.CrossEntropyLoss(reduction="none")
+    each = per_example_gradients(copy.deepcopy(network).double(), loss, x.double(), y).dense()
+    vectors = torch.stack([each[of.take(np.array([person])).rows].sum(0) / max(1, MANY[person]) for person in range(of.size)])
+    return TorchPersonOracle(TorchOracle(network, loss, x, y, check=False), of), vectors
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_sums_of_rows_are_sums_of_persons_formed_one_row_at_a_time(seed: int) -> None:
+    asked, vectors = sums_and_vectors(seed, lambda x, y: None)
+    here = np.array(MANY) > 0
+    for drawn in (None, np.array([4, 0, 2, 7])):
+        found = asked(None, drawn)
+        own, some = (vectors, here) if drawn is None else (vectors[drawn], here[drawn])
+        norms = own.norm(dim=1).float()
+        assert isinstance(found, PersonSums)
+        torch.testing.assert_close(found.norms()[some], norms[some], rtol=1e-5, atol=1e-7)
+        assert bool(torch.isinf(found.norms()[~some]).all())
+        for clip in (l2(0.1), automatic(0.1), l2(100.0), l2(0.0)):
+            wanted = torch.from_numpy(clip.factors(found.norms().numpy(), 1.0) * some).double() @ own
+            torch.testing.assert_close(found.clipped_sum(clip).double(), wanted, rtol=1e-4, atol=1e-6)
+        assert found.count_within(float(norms[some].median())) <= int(some.sum())
+        in_parts = PersonGrads(found._parts, found.examples, found._layout)
+        for other in (l1(0.1), per_layer({"": 0.1})):
+            torch.testing.assert_close(found.clipped_sum(other), in_parts.clipped_sum(other))
+        shifted = [
+            one.minus(one, 0.3).shifted(torch.ones(vectors.shape[1]), 0.2).clipped_sum(l2(0.1)) for one in (found, in_parts)
+        ]
+        torch.testing.assert_close(*shifted)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_persons_whose_rows_cancel_are_formed_and_move_the_sum_by_at_most_the_bound(seed: int) -> None:
+    """Half a person's rows are the others again, with a loss of the other sign but for a little."""
+    torch.manual_seed(seed)
+    network, x, signs = dense_layers(3 + seed), torch.randn(sum(MANY), 30), torch.ones(sum(MANY))
+    of = Persons(np.arange(len(x)), np.array(MANY))
+    begin = sum(MANY[:7])
+    x[begin : begin + 8 : 2] = x[begin + 1 : begin + 9 : 2]
+    x[begin + 8] = 0.0
+    signs[begin : begin + 8] = torch.tensor([1e4, -1e4 * (1 + 1e-6)] * 4)
+    signs[begin + 8] = 0.0
+
+    def loss(output: Tensor, weights: Tensor) -> Tensor:
+        return output.square().sum(1) * weights
+
+    asked = TorchPersonOracle(TorchOracle(network, loss, x, signs, check=False), of)
+    found = asked(None, None)
+    assert isinstance(found, PersonSums)
+    assert found._vanished.tolist() == [7]
+    for clip in (l2(1e-3), automatic(1e-3)):
+        moved = found.clipped_sum(clip) - asked(None, np.arange(7)).clipped_sum(clip)
+        assert float(moved.norm()) <= 1e-3 * (1 + 1e-3)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e38])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_row_that_is_not_finite_leaves_sums_of_rows_as_they_are(seed: int, value: float) -> None:
+    def change(x: Tensor, y: Tensor) -> None:
+        x[int(np.random.default_rng(seed).permutation(len(x))[3])] = value  # of the second person
+
+    asked, _ = sums_and_vectors(seed, change)
+    others = np.delete(np.arange(len(MANY)), 1)
+    moved = asked(None, None).clipped_sum(l2(0.1)) - asked(None, others).clipped_sum(l2(0.1))
+    assert float(moved.norm()) <= (1e-6 if not math.isfinite(value) else 0.1 * (1 + 1e-4))
 
 
 def test_persons_with_one_row_are_rows() -> None:

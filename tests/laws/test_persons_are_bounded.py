@@ -235,7 +235,7 @@ def test_clipped_sums_equal_those_of_gradients_formed_one_row_at_a_time(
     name: str, loss: str, sparse: bool, closed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not closed:
-        monkeypatch.setattr(person_oracle._People, "products", {})
+        monkeypatch.setattr(person_oracle._People, "products", None)
         monkeypatch.setattr(person_oracle, "CHUNK", 12)  # a few persons at a time
     for centred in (False,) if sparse else (False, True):
         table = usual(loss, sparse, centred=centred)
@@ -280,6 +280,59 @@ def test_persons_with_one_row_are_rows(name: str, loss: str, sparse: bool) -> No
         np.testing.assert_allclose(found.clipped_sum(clip), wanted.clipped_sum(clip), rtol=1e-12, atol=1e-15)
         scaled = found.scaled(diagonal), wanted.scaled(diagonal)
         np.testing.assert_allclose(scaled[0].clipped_sum(clip), scaled[1].clipped_sum(clip), rtol=1e-12, atol=1e-15)
+
+
+def _exact(table: People, residuals: Vector) -> tuple[Vector, Vector]:
+    """‖vₚ‖, and a bound of it: vectors formed one person at a time, in extended precision, whose squares do not overflow."""
+    frame, wide = table.frame, np.longdouble
+    rows = (table.rows.astype(wide) - (0 if frame.centre is None else frame.centre)) / (1 if frame.scale is None else frame.scale)
+    rows = np.hstack([rows, np.full((len(rows), 1), frame.intercept)]) if frame.intercept else rows
+    centre = 0.0 if frame.centre is None else float(np.linalg.norm(frame.centre / (1 if frame.scale is None else frame.scale)))
+    each = residuals.reshape(len(rows), -1, 1).astype(wide) * rows[:, None, :]
+    sizes = np.abs(residuals).reshape(len(rows), -1).sum(axis=1).astype(wide)
+    bounds = sizes * (np.sqrt((rows**2).sum(axis=1)) * (1 + 1e-9) + centre * (1 + 1e-6))
+    found = []
+    for end, count in zip(np.cumsum(table.counts), table.counts, strict=True):
+        own = slice(end - count, end)
+        found.append([np.sqrt((each[own].mean(axis=0) ** 2).sum()), bounds[own].mean()] if count else [np.inf, np.inf])
+    exact, bound = np.array(found, dtype=wide).T
+    return exact, bound
+
+
+@SPARSE
+@pytest.mark.parametrize("loss", LOSSES)
+@settings(max_examples=60)
+@given(st.data())
+def test_a_norm_is_never_below_that_of_the_vector_and_above_it_by_rounding_only(
+    loss: str, sparse: bool, data: st.DataObject
+) -> None:
+    table = data.draw(people(loss, sparse, least=0))
+    if not table.counts.sum():
+        return
+    oracle = table.oracle()
+    exact, bound = _exact(table, oracle(table.parameters, None)._each.residuals)
+    some = np.array(data.draw(st.lists(st.sampled_from(range(len(table.counts))), min_size=1, unique=True)))
+    for drawn in (None, some):
+        own = slice(None) if drawn is None else drawn
+        for norm, truth, most in zip(oracle(table.parameters, drawn).norms(2), exact[own], bound[own], strict=True):
+            if not np.isfinite(norm):
+                assert not (np.abs(table.rows).max() < 1e300 and most < 1e300)
+                continue
+            assert norm >= truth * (1 - 1e-9) - 1e-12 * most - 1e-300
+            squares_hold = truth > 1e-138 and most < 1e150
+            assert norm <= (truth + 3e-6 * most if squares_hold else most) * (1 + 1e-9) + 1e-300
+
+
+@SPARSE
+def test_products_that_are_left_out_break_law_1(sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def alone(values: Any, norms: Vector, count: int) -> Vector:
+        return np.tile(np.eye(count), (len(norms) // count, 1, 1))
+
+    table = People(np.ones((5, 3)), np.ones(5), np.array([4, 1]), Frame(intercept=0.0), sparse, Squared(), np.zeros(3))
+    check_bounded(l2(0.1), table.grads(), [table.without(0).grads()], 1e-6)
+    monkeypatch.setattr(person_oracle, "_inner_products", alone)
+    moved = table.grads().clipped_sum(l2(0.1)) - table.without(0).grads().clipped_sum(l2(0.1))
+    assert np.linalg.norm(moved) == pytest.approx(0.2)
 
 
 # ---------------------------------------------------------------- which rows stay

@@ -16,12 +16,14 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:this model is exact but slow"),
 ]
 
+DEPTHWISE = [(1, False), (2, False), (3, False), (2, True)]  # dimensions, and whether transposed
 LAYERS: list[Part] = [
     *(made.Dense(on) for on in ("rows", "steps", "pixels", "merged")),
     made.Dense("rows", bias="buffer"),
     made.Dense("rows", bias="none"),
     *(made.Convolution(pixels, transposed) for pixels in (1, 2, 3) for transposed in (False, True)),
     made.Convolution(2, groups=2, kernel=3, stride=2, padding=1),
+    *(made.Convolution(pixels, t, groups=3, kernel=3, padding=2, dilation=2, depthwise=True) for pixels, t in DEPTHWISE),
     *(made.Norm(kind) for kind in ("layer", "layer of steps", "rms", "group", "instance 1", "instance 2", "instance 3")),
     *(made.Recurrent(kind, layers=2, both=True, packed=packed) for kind in ("RNN", "LSTM", "GRU") for packed in (False, True)),
     *(made.Cells(kind) for kind in ("RNNCell", "LSTMCell", "GRUCell")),
@@ -30,7 +32,7 @@ LAYERS: list[Part] = [
     made.Encoder(),
     *(made.Other(kind) for kind in made.OTHERS),
     made.WeightNorm(),
-    *(made.Shared(kind) for kind in ("one", "none", "scores", "prompt")),
+    *(made.Shared(kind) for kind in ("one", "none", "scores", "prompt", "biased attention", "padded attention")),
     *(made.Product(kind) for kind in ("right", "transposed", "added", "both", "table", "summed")),
     made.Tied("rows", "rows"),
     made.Tied("rows", "steps"),
@@ -43,6 +45,12 @@ def test_every_layer_before_every_head(layer: Part, head: Literal["none", "rows"
     check(Case(Architecture(None, (layer,), head), Batch(("usual", "tiny", "constant"), 1)))
 
 
+@pytest.mark.parametrize("way", ["grouped", "grouped, a few at a time"])
+@pytest.mark.parametrize("layer", [layer for layer in LAYERS if isinstance(layer, made.Convolution)], ids=repr)
+def test_every_convolution_as_a_grouped_one(layer: Part, way: str) -> None:
+    check(Case(Architecture(None, (layer,), "rows"), Batch(("usual", "tiny", "constant"), 1), way=way))
+
+
 @settings(max_examples=300)
 @given(CASES)
 def test_random_architectures(case: Case) -> None:
@@ -50,7 +58,7 @@ def test_random_architectures(case: Case) -> None:
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=repr)
-@pytest.mark.parametrize("way", ["Gram", "a few at a time"])
+@pytest.mark.parametrize("way", ["Gram", "a few at a time", "grouped"])
 def test_every_layer_for_persons_with_several_rows(layer: Part, way: str) -> None:
     batch = Batch(("usual", "tiny", "constant", "usual", "usual", "zero", "usual", "usual"), 1)
     check(Case(Architecture(None, (layer,), "rows"), batch, way=way, persons=(1, 5, 2)))

@@ -218,6 +218,27 @@ def test_frames_that_are_empty_or_lack_columns_or_change_their_types() -> None:
         clone(model).fit(frame, Y[:-1])
 
 
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_identifiers_are_left_out_of_frames_of_plain_numbers_too(library: str) -> None:
+    frame = LIBRARIES[library]({"patient": IDS, "age": _age})
+    with pytest.warns(PrivoptWarning, match=r"'patient', by the name an identifier.* fit\(X, y, groups=X\['patient'\]\)"):
+        model = LogisticRegression(3.0, random_state=0).fit(frame, Y)
+    assert not any("patient" in name for name in model.get_feature_names_out())
+    insisted = LogisticRegression(3.0, bounds=([0, 18], [SIZE, 90]), random_state=0).fit(frame, Y)
+    assert any("patient" in name for name in insisted.get_feature_names_out())
+
+
+def test_missing_numbers_of_plain_frames_are_answered_with_a_schema_not_with_an_imputer() -> None:
+    frame = pd.DataFrame({"age": DATA["age"]}, dtype=float)
+    with pytest.raises(InputError, match='"missing": "indicator"') as caught:
+        LogisticRegression(3.0).fit(frame, Y)
+    assert "HistGradientBoosting" not in str(caught.value)
+    schema = {"columns": {"age": {"missing": "indicator"}}}
+    assert LogisticRegression(3.0, schema=schema, random_state=0).fit(frame, Y).score(frame, Y) > 0.6
+    with pytest.raises(InputError, match="y contains NaN or infinity"):
+        Ridge(3.0).fit(frame.fillna(0), np.full(SIZE, np.nan))
+
+
 def test_identifiers_are_left_out_unless_the_schema_says_what_they_hold() -> None:
     frame = pd.DataFrame(DATA | {"patient_id": IDS.astype(str)})
     with pytest.warns(PrivoptWarning, match=r"left out of the model: 'patient_id'.*groups=X\['patient_id'\]"):

@@ -131,7 +131,16 @@ def test_fits_with_a_ledger_are_in_the_ledger(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("kind", [LogisticRegression, Ridge, HuberRegressor])
 @pytest.mark.parametrize(
-    ("name", "says"), [("C", "alpha"), ("class_weight", "predict_proba"), ("max_iter", "rounds"), ("tol", "rounds")]
+    ("name", "says"),
+    [
+        ("C", "alpha"),
+        ("class_weight", "predict_proba"),
+        ("max_iter", "rounds"),
+        ("tol", "rounds"),
+        ("l1_ratio", "alpha"),
+        ("multi_class", "one model"),
+        ("verbose", "observer="),
+    ],
 )
 def test_scikit_learns_keywords_are_refused_with_an_alternative(kind: Any, name: str, says: str) -> None:
     for ask in (kind, kind(1.0).set_params):
@@ -145,6 +154,11 @@ def test_weights_of_rows_are_refused_before_anything_is_paid(kind: Any) -> None:
     with pytest.raises(InputError, match="there is no sample_weight: a weight multiplies one row's influence"):
         kind(1.0, ledger=ledger, **QUICK).fit(X, Y, sample_weight=np.ones(len(Y)))
     assert not ledger.entries
+
+
+def test_persons_are_groups() -> None:
+    with pytest.raises(InputError, match=r"there is no persons: .*groups=ids"):
+        LogisticRegression(1.0, **QUICK).fit(X, Y, persons=np.arange(len(Y)))  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("kind", [LogisticRegression, Ridge, HuberRegressor])

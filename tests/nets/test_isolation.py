@@ -3,6 +3,7 @@
 The models, the places and the ways are multiplied out, so the check is not written for the cases that it is tried on.
 """
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -10,11 +11,13 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from privopt import Budget, Ledger
 from privopt.errors import InputError
-from privopt.nets import UnsupportedLayer, fit, make_private
+from privopt.nets import UnsupportedLayer, clipped_sum, fit, make_private
 from privopt.perexample.networks import TorchOracle, per_example_gradients
+from privopt.perexample.networks.unsupported import SlowModel
 from tests.problems import cross_entropies, tanh_network, tensor_rows
 
 BUDGET = Budget(3.0, 1e-5)
@@ -615,3 +618,85 @@ def test_a_huge_example_does_not_change_how_the_others_are_read() -> None:
     found = per_example_gradients(model, lambda output: output.squeeze(1), x).dense()
     own = torch.autograd.grad(model(x[3:4]).sum(), list(model.parameters()))
     assert torch.allclose(found[3], torch.cat([part.reshape(-1) for part in own]), atol=1e-5)
+
+
+# ---------------------------------------------------------------- the check leaves the model as it was
+
+
+class Windows(nn.Module):
+    """A model that changes for good with the first short sequence, as Swin (its windows) and BigBird (its attention) do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.window, self.inner, self.biases = 12, nn.Linear(1, 4), nn.Parameter(torch.zeros(12))
+        self.long, self.short = nn.Linear(4, 2), nn.Linear(4, 2)
+        self.last = self.long
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1] < self.window:
+            self.window, self.last = x.shape[1], self.short
+        weights = self.biases[: self.window].softmax(0)
+        output: Tensor = self.last((self.inner(x[:, : self.window, None]).tanh() * weights[:, None]).sum(1))
+        return output
+
+
+def test_the_check_does_not_change_a_model_that_adapts_to_short_examples() -> None:
+    torch.manual_seed(0)
+    model, x, y = Windows(), torch.randn(5, 16), torch.tensor([0, 1, 1, 0, 1])
+    found = clipped_sum(model, nn.CrossEntropyLoss(), x, y, 1e9)
+    assert (model.window, model.last) == (12, model.long)
+    F.cross_entropy(model(x), y, reduction="sum").backward()  # type: ignore[no-untyped-call]
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(found[name], torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
+
+
+class Recomputed(nn.Module):
+    """A block with dropout whose activations are computed again in the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block, self.last = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Tanh()), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.last(checkpoint(self.block, x, use_reentrant=False))
+        return scores
+
+
+def test_gradient_checkpointing_of_dropout_trains_in_one_call_and_in_a_loop() -> None:
+    fit(Recomputed(), nn.CrossEntropyLoss(), tensor_rows(), budget=BUDGET, rounds=2, batch_size=60, progress=False)
+    model = Recomputed()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    private = make_private(model, optimizer, tensor_rows(), budget=BUDGET, rounds=2, batch_size=60)
+    for inputs, targets in private.loader:
+        private.step(lambda: F.cross_entropy(model(inputs), targets, reduction="none"))  # noqa: B023
+    assert private.rounds == 2
+
+
+def test_a_parameter_without_numbers_is_no_obstacle() -> None:
+    class Empty(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.none = nn.Linear(6, 2), nn.Parameter(torch.zeros(0, 3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            scores: Tensor = self.inner(x) + self.none.sum()
+            return scores
+
+    x, y = tensor_rows(20)
+    assert clipped_sum(Empty(), nn.CrossEntropyLoss(), x, y, 1.0)["none"].shape == (0, 3)
+
+
+def test_a_norm_that_counts_its_passes_is_the_same_for_all_examples_of_a_batch() -> None:
+    """Spectral normalisation makes a step of the power method in each training pass: one for a batch, however large it is."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(6, 4)), nn.Tanh(), nn.Linear(4, 2))
+    x, y = tensor_rows(5)
+    singles, once = [copy.deepcopy(model) for _ in x], copy.deepcopy(model)
+    with pytest.warns(SlowModel):
+        found = clipped_sum(model, nn.CrossEntropyLoss(), x, y, 1e9)
+    for place, single in enumerate(singles):
+        F.cross_entropy(single(x[place : place + 1]), y[place : place + 1]).backward()  # type: ignore[no-untyped-call]
+    for name, value in found.items():
+        torch.testing.assert_close(value, sum(dict(single.named_parameters())[name].grad for single in singles))
+    once(x)
+    assert all(torch.equal(mine, other) for mine, other in zip(model.buffers(), once.buffers(), strict=True))

@@ -1,11 +1,13 @@
 """DataLoader habits: epochs, padding, workers, dicts, and what a loader may not choose."""
 
 import functools
-from collections import UserDict
+from collections import UserDict, namedtuple
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -13,6 +15,8 @@ from torch import Tensor, nn
 from torch.utils.data import (
     DataLoader,
     Dataset,
+    DistributedSampler,
+    IterableDataset,
     RandomSampler,
     SubsetRandomSampler,
     TensorDataset,
@@ -160,6 +164,7 @@ def test_a_loader_gives_its_dataset_and_batch_size() -> None:
 
 
 ROWS = TensorDataset(*tensor_rows())
+PAIRS = list(zip(*tensor_rows(), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -168,7 +173,8 @@ ROWS = TensorDataset(*tensor_rows())
         ({"shuffle": True}, "has shuffle=True.*Poisson sample.*Leave shuffle out"),
         ({"sampler": RandomSampler(ROWS, replacement=True)}, "shuffle"),
         ({"sampler": WeightedRandomSampler([1.0] * 300, 300)}, "by weights.*drawn more often would cost more"),
-        ({"sampler": SubsetRandomSampler(range(20))}, "sampler of its own .SubsetRandomSampler"),
+        ({"sampler": SubsetRandomSampler(range(20))}, r"sampler of its own .SubsetRandomSampler.*Subset\(dataset, indices\)"),
+        ({"sampler": DistributedSampler(ROWS, 2, 0)}, "own .DistributedSampler.*under torchrun each process gives all"),
         ({"batch_sampler": [[0, 1], [1, 2]], "batch_size": 1}, "makes its own batches .list"),
         ({"batch_size": None}, "makes its own batches .batch_size=None"),
     ],
@@ -183,6 +189,82 @@ def test_a_loader_that_chooses_examples_itself_is_refused_with_the_reason(settin
         else:
             fit(tanh_network(), nn.CrossEntropyLoss(), loader, budget=BUDGET, rounds=1, ledger=ledger)
     assert ledger.entries == ()
+
+
+def test_a_stream_and_a_table_are_answered() -> None:
+    class Stream(IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            return iter(ROWS)
+
+    with pytest.raises(InputError, match="Stream has no length"):
+        begun(tanh_network(), DataLoader(Stream(), batch_size=60))
+    with pytest.raises(InputError, match="are a DataFrame, whose items are columns"):
+        begun(tanh_network(), pd.DataFrame(tensor_rows()[0].numpy()), batch_size=60)
+
+
+def test_the_batch_size_of_a_loader_that_accelerate_prepared_is_found() -> None:
+    accelerate = pytest.importorskip("accelerate")
+    model = tanh_network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ours, theirs, loader = accelerate.Accelerator(cpu=True).prepare(model, optimizer, DataLoader(ROWS, batch_size=60))
+    before = flat_parameters(model)
+    private = make_private(ours, theirs, loader, budget=BUDGET, rounds=3, accountant="rdp")
+    assert not torch.equal(trained(private, classified(ours)), before)
+    assert private.statement().settings["batch size"] == "60 of 300 on average (Poisson)"
+
+
+Pair = namedtuple("Pair", ["x", "y"])
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = tanh_network()
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        scores: Tensor = self.inner(left + right)
+        return scores
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "read"),
+    [
+        (tanh_network, [{"x": x, "labels": y} for x, y in PAIRS], lambda model, batch: (model(batch["x"]), batch["labels"])),
+        (tanh_network, [Pair(x, y) for x, y in PAIRS], lambda model, batch: (model(batch.x), batch.y)),
+        (TwoInputs, [(x, x, y) for x, y in PAIRS], lambda model, batch: (model(batch[0], batch[1]), batch[2])),
+        (
+            TwoInputs,
+            [{"a": x, "b": x, "label": y} for x, y in PAIRS],
+            lambda m, batch: (m(batch["a"], batch["b"]), batch["label"]),
+        ),
+    ],
+    ids=["named", "named tuple", "several inputs", "several named inputs"],
+)
+def test_a_loop_may_give_the_model_its_inputs_by_name_or_by_place(model: Any, data: Any, read: Any) -> None:
+    network = model()
+    before = flat_parameters(network)
+    private = begun(network, data, batch_size=60)
+
+    def losses(batch: Any) -> Tensor:
+        scores, targets = read(network, batch)
+        return F.cross_entropy(scores, targets, reduction="none")
+
+    after = trained(private, losses)
+    assert private.rounds == 3
+    assert not torch.equal(after, before)
+
+
+def test_texts_may_be_tokenised_in_the_loop() -> None:
+    texts = [("ab" if x[0] > 0 else "b", y) for x, y in PAIRS]
+    model = nn.Linear(2, 2)
+    private = begun(model, texts, batch_size=60, physical_batch_size=50)
+
+    def losses(batch: Any) -> Tensor:
+        counts = torch.tensor([[text.count("a"), text.count("b")] for text in batch[0]], dtype=torch.float32)
+        return F.cross_entropy(model(counts), batch[1], reduction="none")
+
+    trained(private, losses)
+    assert private.rounds == 3
 
 
 # ---------------------------------------------------------------- padding
@@ -286,6 +368,24 @@ def test_a_collate_fn_that_mixes_examples_is_refused(data: Any, collate: Any) ->
         begun(tanh_network(), DataLoader(data, batch_size=40, collate_fn=collate), physical_batch_size=20)
 
 
+def listed(items: list[Any]) -> Any:
+    return [x for x, _ in items], torch.stack([y for _, y in items])
+
+
+def test_a_collate_fn_that_gives_a_list_of_examples_is_answered() -> None:
+    with pytest.raises(UnsupportedLayer, match="a list with an entry for each example"):
+        begun(tanh_network(), DataLoader(ROWS, batch_size=40, collate_fn=listed))
+
+
+def test_examples_of_different_shapes_are_answered_without_their_lengths() -> None:
+    private = begun(
+        nn.Linear(1, 1), [(torch.zeros(2 + place % 3), 0) for place in range(40)], batch_size=20, physical_batch_size=20
+    )
+    with pytest.raises(InputError, match="Pad them to one shape") as caught:
+        next(iter(private.loader))
+    assert "[" not in str(caught.value)
+
+
 def masking(items: list[dict[str, Any]]) -> dict[str, Any]:
     """As a collator of masked language models: it draws at random."""
     batch = dict(padded(items))
@@ -372,6 +472,19 @@ def test_a_loss_computed_inside_the_model_is_refused_with_what_to_write() -> Non
     assert private.ledger.entries == ()
     with pytest.raises(PrivoptError, match="logits"):
         fit(WithLoss(), lambda output, labels: output["loss"], sentences(), budget=BUDGET, rounds=1)
+
+
+def test_a_loss_of_an_output_with_logits_is_answered_with_what_to_write() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = tanh_network()
+
+        def forward(self, x: Tensor) -> SimpleNamespace:
+            return SimpleNamespace(logits=self.inner(x))
+
+    with pytest.raises(InputError, match=r"loss\(output\.logits, targets\)"):
+        fit(Named(), nn.CrossEntropyLoss(), tensor_rows(), budget=BUDGET, rounds=1)
 
 
 def test_a_dict_without_labels_is_answered() -> None:

@@ -211,6 +211,63 @@ def test_an_optimizer_that_lacks_a_trainable_parameter_is_refused() -> None:
     torch.testing.assert_close(model[0].weight, frozen)
 
 
+def test_steps_with_gradients_that_are_not_private_are_refused_whatever_optimizer_takes_them() -> None:
+    model = tanh_network()
+    before, private = flat_parameters(model), begun(model)
+    other, inputs, targets = torch.optim.SGD(model.parameters(), lr=0.1), *tensor_rows()
+
+    def mean() -> Any:
+        loss = losses(model, inputs, targets).mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    for optimizer in (private.optimizer, other):
+        with pytest.raises(InputError, match="gradients that are not private"):  # noqa: PT012
+            for _ in private.loader:
+                optimizer.step(mean)
+        mean()
+        with pytest.raises(InputError, match="gradients that are not private"):  # noqa: PT012
+            for _ in private.loader:
+                optimizer.step()
+        optimizer.zero_grad()
+    assert torch.equal(flat_parameters(model), before)
+    elsewhere = nn.Linear(1, 1)
+    elsewhere(torch.ones(1)).backward()  # another model's optimizer is free, as that of a generator
+    for _ in private.loader:
+        torch.optim.SGD(elsewhere.parameters(), lr=0.1).step()
+        break
+
+
+def test_an_optimizer_of_sparse_gradients_is_refused() -> None:
+    model = nn.Embedding(9, 2, sparse=True)
+    ids = torch.zeros(20, dtype=torch.long)
+    with pytest.raises(InputError, match="noise is added to every row"):
+        make_private(model, torch.optim.SparseAdam(model.parameters()), (ids, ids), budget=BUDGET, rounds=1, batch_size=5)
+
+
+def test_a_loader_may_be_entered_anew_for_each_batch() -> None:
+    """As `next(iter(loader))` does: the rehearsal of the first batch ends in spite of it."""
+    private = begun(rounds=4, physical_batch_size=300)
+    for _ in range(3 + 3):  # two parts of the first batch, perhaps a third one, and all of it
+        inputs, targets = next(iter(private.loader))
+        private.step(lambda inputs=inputs, targets=targets: losses(private.model, inputs, targets))  # type: ignore[misc]
+    assert private.rounds == 4
+    whole = begun(rounds=4, physical_batch_size=300)
+    assert torch.equal(flat_parameters(private.model), trained(whole))
+
+
+def test_one_object_is_no_loader_and_no_triple() -> None:
+    with pytest.raises(InputError, match=r"private = make_private\(…\)"):
+        _, _, _ = begun()
+    private = begun()
+    assert len(private.loader.dataset) == 300
+
+
+def test_a_budget_that_is_a_number_is_answered() -> None:
+    with pytest.raises(InputError, match=r"Budget\(epsilon, delta\), such as"):
+        begun(budget=3.0)
+
+
 def test_an_optimizer_that_asks_for_more_gradients_is_refused() -> None:
     model = tanh_network(dropout=0.3)
     with pytest.raises(InputError, match="LBFGS"):

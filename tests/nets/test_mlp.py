@@ -13,7 +13,7 @@ from privopt.loop import run
 from privopt.measure.randomness import generator
 from privopt.methods import METHODS
 from privopt.methods.problem import Choices, LossFacts, Problem, huber_facts, logistic_facts, multinomial_facts
-from privopt.methods.rules import CLIPPED, LONGEST, MOMENTUM, SHAKES, default_rounds, default_steps
+from privopt.methods.rules import CLIPPED, LONGEST, MOMENTUM, SHAKES, STEEPER, default_rounds, default_steps
 from privopt.nets.facts import find_stable_move, gradient_facts
 from privopt.nets.table_network import LENGTH, Rows, build_mlp, gradient_norm, unfold_layers
 from privopt.perexample.design import Frame
@@ -129,6 +129,18 @@ def test_the_clip_bound_follows_the_longest_gradient(loss: LossFacts) -> None:
     for noise in (0.5, 50.0, 1e6):
         longest = 7.0 * loss.largest
         assert 0.5 * longest <= default_steps("adaptive", problem(loss), noise, 300)["clip_bound"] <= 1.2 * longest
+
+
+def test_a_number_is_learnt_by_small_clip_bounds_and_steps_that_hold_only_with_these() -> None:
+    number = problem(huber_facts(0.2), choices=Choices())
+    for noise in (1e-9, 0.5, 50.0, 1e6):
+        found = default_steps("momentum", number, noise, 300)
+        assert 0.125 * 0.999 <= found["clip_bound"] / (7.0 * number.loss.largest) <= 0.3 * 1.001
+        assert found["learning_rate"] <= STEEPER / number.smoothness
+    free = default_steps("momentum", number, 1e-9, 300)
+    assert free["learning_rate"] == pytest.approx(STEEPER / number.smoothness)
+    chosen = default_steps("momentum", number.choosing(clip_bound=100.0), 1e-9, 300)
+    assert chosen["learning_rate"] <= 1 / number.smoothness  # a bound that clips nothing keeps no step stable
 
 
 def test_more_noise_means_shorter_steps_and_clips() -> None:

@@ -101,7 +101,7 @@ def test_a_report_fits_on_a_phone(chromium: str, pages: dict[str, Path], name: s
     assert found["wide"] == []
     assert found["claim"] > 0
     assert not found["owned"]
-    assert len(found["plots"]) == (2 if find_spec("matplotlib") else 0)
+    assert len(found["plots"]) == (3 if find_spec("matplotlib") else 0)
     assert all(300 < width <= NARROW for width in found["plots"])
 
 
@@ -124,6 +124,20 @@ def test_the_whole_page_loads_without_a_word_on_the_console(chromium: str, pages
         dom, said = browse(chromium, page.with_name("whole.html"))
         assert said == ""
         assert "What is protected" in dom
+
+
+def count_pages_on_paper(chromium: str, page: Path) -> int:
+    paper = page.with_suffix(".pdf")
+    command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={page.parent / 'profile'}"]
+    subprocess.run([*command, f"--print-to-pdf={paper}", page.as_uri()], capture_output=True, timeout=SECONDS, check=True)
+    return len(re.findall(rb"/Type\s*/Page\b", paper.read_bytes()))
+
+
+def test_what_is_folded_on_the_screen_is_on_paper(chromium: str, pages: dict[str, Path], tmp_path: Path) -> None:
+    text = pages["patients"].with_name("whole.html").read_text()
+    (tmp_path / "page.html").write_text(text)
+    (tmp_path / "folded.html").write_text(text.replace("details::details-content", "details.none"))
+    assert count_pages_on_paper(chromium, tmp_path / "page.html") > count_pages_on_paper(chromium, tmp_path / "folded.html") > 1
 
 
 def test_the_pages_policy_stops_scripts(chromium: str, pages: dict[str, Path], tmp_path: Path) -> None:

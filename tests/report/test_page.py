@@ -131,7 +131,7 @@ def test_plots_have_titles_take_the_pages_colours_and_are_the_same_every_time(fi
     contents = Contents.of(finished)
     text = render_page(contents)
     plots = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
-    assert len(plots) == 2
+    assert len(plots) == 3
     for plot in plots:
         assert 'role="img"' in plot
         assert re.search(r"<title id=\"[\w-]+\">.+</title>", plot)
@@ -139,6 +139,14 @@ def test_plots_have_titles_take_the_pages_colours_and_are_the_same_every_time(fi
         assert "currentColor" in plot
         assert not re.search(r"#[0-9a-f]{6}\b", re.sub(r'(?:href|clip-path|id)="[^"]*"', "", plot))
     assert render_page(Contents.of(finished)) == text
+
+
+def test_the_accountant_is_named_and_who_it_protects_from_is_said(finished: RunFolder) -> None:
+    text = Page(render_page(Contents.of(finished))).text
+    assert "pld (dp-accounting)" in text
+    assert "auto (dp-accounting)" not in text
+    assert "What an attacker can say" in text
+    assert "Recognised, at 1% false alarms" in text
 
 
 def test_without_matplotlib_there_are_tables_and_a_word_about_it(finished: RunFolder) -> None:

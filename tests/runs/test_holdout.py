@@ -10,6 +10,7 @@ import pytest
 
 from privopt import Ledger
 from privopt.measure.samplers import held_out_rows
+from privopt.perexample.persons import Persons
 from privopt.privacy.statement import Statement
 from privopt.runs import evaluation
 from privopt.runs.folder import RunFolder
@@ -56,7 +57,7 @@ def test_each_row_is_set_aside_as_often_as_any_other() -> None:
 def test_training_and_evaluation_in_one_go(tmp_path: Path) -> None:
     printed = trained(tmp_path, seed=None)
     assert "accuracy 0." in printed
-    assert "Measured on 600 rows that were set aside, which have spent ε = 0.4" in printed
+    assert "Measured on 600 rows set aside, which have spent ε = 0.4" in printed
     assert "a row has spent either this budget or that one" in RunFolder.open(tmp_path / "run").statement().text()
     found = json.loads((tmp_path / "run" / "evaluation.json").read_text())
     statement = Statement.from_json(found["statement"])
@@ -87,6 +88,37 @@ def test_rows_that_are_set_aside_do_not_touch_the_model_and_the_others_only_the_
     tables = [pd.read_csv(tmp_path / name / "patients.csv").loc[held] for name in ("a", "trained")]
     pd.testing.assert_frame_equal(tables[0], tables[1])
     assert model.classes == ("no", "yes")
+
+
+def test_persons_are_set_aside_with_all_their_rows(tmp_path: Path) -> None:
+    """As above, bit for bit: whoever is set aside touches the evaluation only, and the others the model only."""
+    (tmp_path / "a").mkdir()
+    frame = pd.read_csv(patients(tmp_path / "a" / "patients.csv", ROWS))
+    frame = frame.assign(who=[f"P{row * 7 % 1000:04}" for row in range(ROWS)])
+    frame.to_csv(tmp_path / "a" / "patients.csv", index=False)
+    printed = trained(tmp_path / "a", "--person", "who")
+    assert "Measured on 200 persons set aside, which have spent ε = 0.4" in printed
+    run = RunFolder.open(tmp_path / "a" / "run")
+    assert run.statement().examples == 800
+    assert "a person has spent either this budget or that one" in run.statement().text()
+    found = Statement.from_json(json.loads((run.path / "evaluation.json").read_text())["statement"])
+    assert (found.budget.unit, found.examples) == ("person", 200)
+    request = Request.from_json(run.asked)
+    assert request.holdout is not None
+    cut = evaluation.set_aside(ROWS, request.holdout, Persons.of(frame["who"], ROWS))
+    assert set(frame["who"].iloc[cut[0]]).isdisjoint(frame["who"].iloc[cut[1]])
+    assert sorted(np.concatenate(cut)) == list(range(ROWS))
+    models, shown = [(run.path / "model.safetensors").read_bytes()], [(run.path / "evaluation.json").read_text()]
+    for name, rows in (("held out", cut[1]), ("trained", cut[0])):
+        chosen = np.isin(np.arange(ROWS), rows)
+        changed = frame.assign(age=np.where(chosen, 18, frame["age"]), readmitted=np.where(chosen, "yes", frame["readmitted"]))
+        (tmp_path / name).mkdir()
+        changed.to_csv(tmp_path / name / "patients.csv", index=False)
+        trained(tmp_path / name, "--person", "who")
+        models.append((tmp_path / name / "run" / "model.safetensors").read_bytes())
+        shown.append((tmp_path / name / "run" / "evaluation.json").read_text())
+    assert models[0] == models[1] != models[2]
+    assert json.loads(shown[0])["numbers"] != json.loads(shown[1])["numbers"]
 
 
 def test_a_run_that_was_killed_before_its_evaluation_is_evaluated_when_resumed_and_only_once(

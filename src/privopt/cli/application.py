@@ -145,9 +145,16 @@ def _join_lines(text: str) -> str:
     return "\n\n".join(part if part.startswith("\b") else " ".join(part.split("\n")) for part in paragraphs)
 
 
-for command in (train, tune, federate, predict, evaluate, show, card, account, plan, bounds, methods, sample, demo):
-    app.command(help=_join_lines(command.__doc__ or ""))(command)
-app.command("schema", help=_join_lines(schema_form.__doc__ or ""))(schema_form)
+COMMANDS = {  # under the headings of --help
+    "Before there are data": (sample, demo, plan),
+    "A private model": (schema_form, train, tune, federate),
+    "What to do with it": (show, card, predict, evaluate),
+    "Numbers, without data": (account, methods, bounds),
+}
+for heading, commands in COMMANDS.items():
+    for command in commands:
+        name = "schema" if command is schema_form else command.__name__
+        app.command(name, help=_join_lines(command.__doc__ or ""), rich_help_panel=heading)(command)
 
 
 def _print_version(wanted: bool) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from privopt.cli.options import Relation, Run, Seed
+from privopt.cli.options import DATA, FOLDER, PRIVACY, Relation, Run, Seed, explain_large_epsilon
 from privopt.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,29 +22,51 @@ def evaluate(
     file: Annotated[
         Path, typer.Argument(help="Private rows that the model was not trained on, in the same format.", show_default=False)
     ],
-    epsilon: Annotated[float, typer.Option(help="The privacy budget of this evaluation, for the rows of FILE.")],
-    delta: Annotated[float, typer.Option(help="The probability that the guarantee may fail with.")] = 0.0,
+    epsilon: Annotated[
+        float, typer.Option(help="The privacy budget of this evaluation, for the rows of FILE.", rich_help_panel=PRIVACY)
+    ],
+    delta: Annotated[
+        float, typer.Option(help="The probability that the guarantee may fail with.", rich_help_panel=PRIVACY)
+    ] = 0.0,
     target: Annotated[
-        str | None, typer.Option(help="The column with the true values. Default: the one that the model was trained on.")
+        str | None,
+        typer.Option(
+            help="The column with the true values. Default: the one that the model was trained on.", rich_help_panel=DATA
+        ),
     ] = None,
     person: Annotated[
-        str | None, typer.Option(help="The column that says whose row it is: protect persons, each of whom counts once.")
+        str | None,
+        typer.Option(
+            help="The column that says whose row it is: protect persons, each of whom counts once.", rich_help_panel=DATA
+        ),
     ] = None,
     target_bounds: Annotated[
         tuple[float, float] | None,
-        typer.Option(help="The public range of a number to predict. Default: the one that the schema of the run declares."),
+        typer.Option(
+            help="The public range of a number to predict. Default: the one that the schema of the run declares.",
+            rich_help_panel=DATA,
+        ),
     ] = None,
     error_bound: Annotated[
         float | None,
-        typer.Option(help="Larger errors of a number count as this large. Default: the range's width; less means less noise."),
+        typer.Option(
+            help="Larger errors of a number count as this large. Default: the range's width; less means less noise.",
+            rich_help_panel=DATA,
+        ),
     ] = None,
     neighbours: Relation = "add-remove",
     ledger: Annotated[
         Path | None,
-        typer.Option(help="The ledger to charge; its cap, if it has one, holds. Default: evaluation-ledger.jsonl in RUN."),
+        typer.Option(
+            help="The ledger to charge; its cap, if it has one, holds. Default: evaluation-ledger.jsonl in RUN.",
+            rich_help_panel=FOLDER,
+        ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The JSON file to write. Default: evaluation.json in RUN, or evaluation-2.json, …")
+        Path | None,
+        typer.Option(
+            help="The JSON file to write. Default: evaluation.json in RUN, or evaluation-2.json, …", rich_help_panel=FOLDER
+        ),
     ] = None,
     seed: Seed = None,
 ) -> None:
@@ -73,16 +95,17 @@ def evaluate(
     wanted = target or (asked.get("target") if model.encoding is not None else None)
     if person is not None and person == wanted:
         raise InputError(f"--person {person} is the target. Name the column that says whose row it is.")
-    table = evaluations.read_rows(model, file, wanted, person)
+    table, groups = evaluations.read_rows(model, file, wanted, person)
     if target_bounds is None and model.task == "regress":
         target_bounds = evaluations.declared_target_bounds(folder)
+    explain_large_epsilon(epsilon)
     console = Console()
     with evaluations.open_ledger(charged) as opened:
         quality = evaluations.evaluate_model(
             model,
             table,
             budget,
-            person=person,
+            groups=groups,
             target_bounds=target_bounds,
             error_bound=error_bound,
             ledger=opened,

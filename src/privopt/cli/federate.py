@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from privopt.cli.options import (
+    DATA,
+    MODEL,
+    PRIVACY,
     ClipBound,
     LearningRate,
     MethodOptions,
@@ -16,6 +19,7 @@ from privopt.cli.options import (
     Seed,
     Target,
     Task,
+    explain_large_epsilon,
     new_run_folder,
     parse_options,
     refuse_settings,
@@ -26,37 +30,59 @@ from privopt.errors import InputError, warn
 if TYPE_CHECKING:
     from privopt.runs.request import FederationRequest
 
+NODES = "Nodes"
+
 
 def federate(
     context: typer.Context,
     file: Annotated[Path | None, typer.Argument(help="CSV or Parquet, with a column of users.", show_default=False)] = None,
-    users: Annotated[str | None, typer.Option(help="The column that says whose row it is. It is not trained on.")] = None,
-    target: Target = None,
-    epsilon: Annotated[float | None, typer.Option(help="The privacy budget for one user, with all rows: 1 is strong.")] = None,
-    delta: Annotated[
-        float | None, typer.Option(help="The probability that the guarantee may fail with. Default: below 1/(10 users).")
+    users: Annotated[
+        str | None, typer.Option(help="The column that says whose row it is. It is not trained on.", rich_help_panel=DATA)
     ] = None,
-    method: Annotated[str, typer.Option(help="dp-fedavg, dp-fedadam or fed-adadps (which needs --public).")] = "dp-fedavg",
+    target: Target = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="The privacy budget for one user, with all rows: 1 is strong.", rich_help_panel=PRIVACY)
+    ] = None,
+    delta: Annotated[
+        float | None,
+        typer.Option(
+            help="The probability that the guarantee may fail with. Default: below 1/(10 users).", rich_help_panel=PRIVACY
+        ),
+    ] = None,
+    method: Annotated[
+        str, typer.Option(help="dp-fedavg, dp-fedadam or fed-adadps (which needs --public).", rich_help_panel=MODEL)
+    ] = "dp-fedavg",
     model: Annotated[
-        str | None, typer.Option(help="logistic, ridge, or a network: mlp:64. Default: logistic or ridge, by the target.")
+        str | None,
+        typer.Option(
+            help="logistic, ridge, or a network: mlp:64. Default: logistic or ridge, by the target.", rich_help_panel=MODEL
+        ),
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(help="How often the model is sent to the nodes. Default: a public rule, as for the next four.")
+        int | None,
+        typer.Option(
+            help="How often the model is sent to the nodes. Default: a public rule, as for the next four.", rich_help_panel=MODEL
+        ),
     ] = None,
-    cohort: Annotated[int | None, typer.Option(help="Expected users of a round: each is drawn by a coin.")] = None,
+    cohort: Annotated[
+        int | None, typer.Option(help="Expected users of a round: each is drawn by a coin.", rich_help_panel=MODEL)
+    ] = None,
     clip_bound: ClipBound = None,
     learning_rate: LearningRate = None,
     option: MethodOptions = None,
     task: Task = None,
     schema: SchemaFile = None,
-    public: Annotated[Path | None, typer.Option(help="Rows that are not private, for fed-adadps.")] = None,
-    nodes: Annotated[int, typer.Option(help="Flower SuperNodes; each serves its part of the users.")] = 2,
+    public: Annotated[Path | None, typer.Option(help="Rows that are not private, for fed-adadps.", rich_help_panel=DATA)] = None,
+    nodes: Annotated[int, typer.Option(help="Flower SuperNodes; each serves its part of the users.", rich_help_panel=NODES)] = 2,
     timeout: Annotated[
-        float, typer.Option(help="Seconds to wait for a node at most; a slow one is left out of a round.")
+        float, typer.Option(help="Seconds to wait for a node at most; a slow one is left out of a round.", rich_help_panel=NODES)
     ] = 120.0,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for all nodes at the start.")] = 60.0,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for all nodes at the start.", rich_help_panel=NODES)] = 60.0,
     app: Annotated[
-        Path | None, typer.Option(help="Write a Flower app to this folder instead, for nodes that have their own rows.")
+        Path | None,
+        typer.Option(
+            help="Write a Flower app to this folder instead, for nodes that have their own rows.", rich_help_panel=NODES
+        ),
     ] = None,
     out: NewRun = None,
     resume: Resume = None,
@@ -93,6 +119,7 @@ def federate(
             "say a FILE (or --app FOLDER), --users, --target and --epsilon. For example: privopt federate visits.csv "
             "--users patient --target readmitted --epsilon 3"
         )
+    explain_large_epsilon(epsilon)
     request = FederationRequest(
         users=users,
         target=target,

@@ -1,4 +1,4 @@
-"""`privopt plan`: which batch size and how many rounds hold the least noise for a budget. No data are read.
+"""`privopt plan`: what to expect of each ε, and which batch size and rounds hold the least noise. No data are read.
 
 `privopt methods`: what can be asked for with --method.
 """
@@ -7,15 +7,20 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from privopt.cli.account import check_count, check_positive, choose_delta, event, show_cautions
 from privopt.cli.options import AsJson, Delta, Relation
+from privopt.durable import write_atomically
 from privopt.errors import InputError
 from privopt.limits import MOST_EXAMPLES, MOST_ROUNDS
 from privopt.privacy.budget import Budget, cautions, describe_attacker, strongest_attacker
+
+if TYPE_CHECKING:
+    from privopt.report.planning import Choice
 
 # ---------------------------------------------------------------- methods
 
@@ -90,7 +95,7 @@ class Row:
 
 
 def plan(
-    n: Annotated[int, typer.Option("--n", help="Number of training examples.")],
+    n: Annotated[int, typer.Option("--n", help="Number of training examples, or of persons.")],
     d: Annotated[
         int, typer.Option("--d", help="Number of parameters of the model; features + 1 for a linear model of two classes.")
     ],
@@ -104,26 +109,45 @@ def plan(
     rounds: Annotated[
         str | None, typer.Option(help=f'Numbers of gradient steps to compare; by default "{",".join(map(str, ROUNDS))}".')
     ] = None,
+    task: Annotated[Literal["classify", "regress"], typer.Option(help="Classes or numbers?")] = "classify",
+    best: Annotated[
+        float | None,
+        typer.Option(help="A guess of the AUC (or R²) that is possible without privacy. Default: 0.85 (or 0.6)."),
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write what to expect of each ε to this file too, with plots.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare batch sizes and rounds for a budget, before any data are read.
+    """Choose ε, a batch size and rounds, before any data are read.
 
-    Every row has the same privacy. Noise is that of one averaged gradient;
+    First: what a linear model can expect at each ε, and the most that an
+    attacker can say. The quality is that of a made-up task with so many rows
+    and parameters: believe where it falls off, not its height.
+
+    Then: batch sizes and rounds for --epsilon. Every row has the same privacy;
     what counts is how far the noise of all rounds together moves the model
-    while it makes the same progress: the last column.
+    while it makes the same progress, the last column.
 
     \b
-      privopt plan --n 32561 --d 124 --epsilon 1
+      privopt plan --n 32561 --d 124 --epsilon 1 --html plan.html
       privopt plan --n 32561 --d 124 --epsilon 1 --batches full,4096
     """
+    from privopt.report.planning import BEST, MEASURES, compare_epsilons, render_plan
+
     check_count("--n", n)
     check_count("--d", d)
     check_positive("--epsilon", epsilon)
+    best = BEST[task] if best is None else best
+    lowest = 0.5 if task == "classify" else 0.0
+    if not lowest < best < 1:
+        raise InputError(f"--best is {best:g}, but it is a number above {lowest:g} and below 1.")
+    if html is not None and html.exists():
+        raise InputError(f"--html {html} exists already. Name another file.")
     budget = Budget(epsilon, choose_delta(n, delta), neighbours)
     sizes = default_batches(n) if batches is None else _parse_batches(batches, n)
     counts = ROUNDS if rounds is None else _parse_numbers("--rounds", rounds, MOST_ROUNDS)
+    choices = compare_epsilons(n, d, budget, task=task, best=best)
     found = list(_show_progress(calibrate_rows(n, d, budget, sizes, counts), len(sizes) * len(counts)))
-    best = choose_row(found)
+    chosen = choose_row(found)
     result: dict[str, Any] = {
         "n": n,
         "d": d,
@@ -131,16 +155,20 @@ def plan(
         "delta": budget.delta,
         "neighbours": neighbours,
         "rows": [asdict(row) for row in found],
-        "recommended": asdict(best),
-        "reason": reason(found, best),
+        "recommended": asdict(chosen),
+        "reason": reason(found, chosen),
         "warnings": cautions(budget.delta, n),
         "attacker": strongest_attacker(epsilon, budget.delta).to_json(),
         "meaning": describe_attacker(epsilon, budget.delta),
+        "choices": [choice.to_json() for choice in choices],
     }
     if as_json:
         typer.echo(json.dumps(result, indent=2))
     else:
-        _print_rows(found, best, result)
+        _print_choices(choices, epsilon, MEASURES[task], best)
+        _print_rows(found, chosen, result)
+    if html is not None:
+        write_atomically(html, render_plan(choices, budget, n, d, task, best).encode())
     show_cautions(result["warnings"])
 
 
@@ -220,6 +248,37 @@ def _show_progress(rows: Iterator[Row], total: int) -> Iterator[Row]:
     console = Console(stderr=True)
     yield from track(
         rows, "calibrating", total=total, console=console, transient=True, disable=not console.is_terminal, update_period=0.5
+    )
+
+
+BAR = 20  # letters of the longest bar
+
+
+def _print_choices(choices: "Sequence[Choice]", epsilon: float, measure: str, best: float) -> None:
+    """Print a table with a bar for each ε: from guessing to the best that is possible without privacy."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from privopt.report.planning import percent
+
+    lowest = 0.5 if measure == "AUC" else 0.0
+    table = Table(title="What to expect of each ε", box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
+    headings = ("", "ε", f"expected\n{measure}", f"not private: {best:g}", "attacker\nis right", "advan-\ntage", "how\nstrong")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in ("", headings[3], headings[-1]) else "right", no_wrap=True)
+    for one in choices:
+        filled = round(BAR * max(0.0, one.expected - lowest) / (best - lowest))
+        mine = one.epsilon == epsilon
+        cells = [f"{one.epsilon:g}", f"{one.expected:.3f}", "█" * filled + "░" * (BAR - filled)]
+        cells += [percent(one.success), f"{one.advantage:.3f}", one.strength.partition(":")[0].partition(" in ")[0]]
+        table.add_row("→" if mine else "", *cells, style="bold green" if mine else None)
+    console = Console()
+    console.print(table)
+    console.print(
+        "Quality: a linear model in a made-up task with so many rows and parameters. Attacker: the strongest, who guesses "
+        "whether one person took part, where a fair coin decided that.",
+        highlight=False,
     )
 
 

@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from privopt.cli.options import (
+    DATA,
+    EVALUATION,
+    MODEL,
+    PRIVACY,
     ClipBound,
     Delta,
     Drop,
@@ -23,6 +27,7 @@ from privopt.cli.options import (
     Seed,
     Target,
     Task,
+    explain_large_epsilon,
     new_run_folder,
     parse_options,
     refuse_settings,
@@ -37,32 +42,57 @@ TrainingFile = Annotated[
     typer.Argument(help="CSV, Parquet, LIBSVM/svmlight or .npz (X and y, or a CSR matrix and y).", show_default=False),
 ]
 Epsilon = Annotated[
-    float | None, typer.Option(help="The privacy budget for everything this command learns: 1 is strong, 3 common, 10 weak.")
+    float | None,
+    typer.Option(
+        help="The privacy budget for everything this command learns: 1 is strong, 3 common, 10 weak.", rich_help_panel=PRIVACY
+    ),
 ]
-MethodName = Annotated[str, typer.Option(help="How to train; `privopt methods` lists them. Your own: module:name.")]
+MethodName = Annotated[
+    str, typer.Option(help="How to train; `privopt methods` lists them. Your own: module:name.", rich_help_panel=MODEL)
+]
 Model = Annotated[
     str,
     typer.Option(
         help="auto chooses by the numbers of rows and columns and epsilon, and the statement says what; linear; or a network: "
-        "mlp:128,128 has two hidden layers of 128 tanh units. Networks need torch: pip install 'privopt\\[torch]'."
+        "mlp:128,128 has two hidden layers of 128 tanh units. Networks need torch: pip install 'privopt\\[torch]'.",
+        rich_help_panel=MODEL,
     ),
 ]
 Public = Annotated[
-    Path | None, typer.Option(help="A file like FILE whose rows are not private, for methods that use public data (adadps).")
+    Path | None,
+    typer.Option(
+        help="A file like FILE whose rows are not private, for methods that use public data (adadps).", rich_help_panel=DATA
+    ),
 ]
-RowNorm = Annotated[float | None, typer.Option(help="A public bound on the length of rows, for LIBSVM and npz files.")]
-Rounds = Annotated[int | None, typer.Option(help="Gradient steps. Default: a rule that needs no tuning, as for the next three.")]
-BatchSize = Annotated[int | None, typer.Option(help="Expected rows per step. Default: all of them; 2048 for a network.")]
+RowNorm = Annotated[
+    float | None, typer.Option(help="A public bound on the length of rows, for LIBSVM and npz files.", rich_help_panel=DATA)
+]
+Rounds = Annotated[
+    int | None,
+    typer.Option(help="Gradient steps. Default: a rule that needs no tuning, as for the next three.", rich_help_panel=MODEL),
+]
+BatchSize = Annotated[
+    int | None, typer.Option(help="Expected rows per step. Default: all of them; 2048 for a network.", rich_help_panel=MODEL)
+]
 Processes = Annotated[
     int | None,
-    typer.Option(help="Processes of this machine that train a network together, started by torchrun. The guarantee stays."),
+    typer.Option(
+        help="Processes of this machine that train a network together, started by torchrun. The guarantee stays.",
+        rich_help_panel=MODEL,
+    ),
 ]
 HeldOutShare = Annotated[
     float | None,
-    typer.Option(help="A share of the rows, such as 0.2, that is set aside at random, to evaluate the model on at the end."),
+    typer.Option(
+        help="A share of the rows (or persons), such as 0.2, set aside at random to evaluate the model on at the end.",
+        rich_help_panel=EVALUATION,
+    ),
 ]
 EvaluationBudget = Annotated[
-    float | None, typer.Option(help="The budget of that evaluation; a row spends either it or --epsilon.")
+    float | None,
+    typer.Option(
+        help="The budget of that evaluation; a row, or person, spends either it or --epsilon.", rich_help_panel=EVALUATION
+    ),
 ]
 
 
@@ -87,7 +117,7 @@ def train(
     batch_size: BatchSize = None,
     clip_bound: ClipBound = None,
     learning_rate: LearningRate = None,
-    alpha: Annotated[float, typer.Option(help="Strength of ridge regularisation.")] = 0.0,
+    alpha: Annotated[float, typer.Option(help="Strength of ridge regularisation.", rich_help_panel=MODEL)] = 0.0,
     nproc: Processes = None,
     holdout: HeldOutShare = None,
     evaluate_epsilon: EvaluationBudget = None,
@@ -102,6 +132,13 @@ def train(
 
     The run folder holds the model, the privacy statement and the ledger of what was spent. A run that is killed goes on
     with --resume, without spending more.
+
+    \b
+    Often needed:
+      --person patient                        people have several rows
+      --schema schema.json                    what is publicly known
+                                              (privopt schema writes a form)
+      --holdout 0.2 --evaluate-epsilon 0.5    is it any good?
     """
     from privopt import datasets
     from privopt.cli.processes import resumed_processes
@@ -148,6 +185,7 @@ def train(
         raise InputError("--nproc is for networks, such as --model mlp:128,128: a linear model trains in one process.")
     if nproc is not None and person is not None:
         raise InputError("--person is for one process: among several, the rows of a person could be in two. Leave --nproc out.")
+    explain_large_epsilon(epsilon)
     place = out or new_run_folder(file)
     run_folder(context, request, place, nproc, [] if out else ["--out", str(place)])
 
@@ -183,8 +221,9 @@ def run_folder(
         quality, file = evaluated
         console.print(plain(str(quality)))
         statement = quality.privacy.statement
+        units = "rows" if statement.budget.unit == "example" else "persons"
         spent = f"ε = {statement.epsilon:.4g}, δ = {statement.budget.delta:.3g}"
-        say(console, f"Measured on {quality.size} rows that were set aside, which have spent {spent}; and not training's budget.")
+        say(console, f"Measured on {quality.size} {units} set aside, which have spent {spent}, and nothing of training's budget.")
         say(console, f"Evaluation: {file}")
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from privopt.cli.options import (
+    PRIVACY,
     Delta,
     Drop,
     NewRun,
@@ -18,20 +19,27 @@ from privopt.cli.options import (
     Seed,
     Target,
     Task,
+    explain_large_epsilon,
     new_run_folder,
     parse_value,
 )
 from privopt.errors import InputError
 
+SEARCH = "Search"
+
 
 def tune(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(help="A file, as for privopt train.", show_default=False)],
-    epsilon: Annotated[float, typer.Option(help="The privacy budget for the whole search, and the model.")],
+    epsilon: Annotated[
+        float, typer.Option(help="The privacy budget for the whole search, and the model.", rich_help_panel=PRIVACY)
+    ],
     tried: Annotated[
         list[str],
         typer.Option(
-            "--try", help="A setting and the values to try, as in rounds=100,400. Repeatable; all combinations are tried."
+            "--try",
+            help="A setting and the values to try, as in rounds=100,400. Repeatable; all combinations are tried.",
+            rich_help_panel=SEARCH,
         ),
     ],
     target: Target = None,
@@ -42,8 +50,10 @@ def tune(
     drop: Drop = None,
     task: Task = None,
     neighbours: Relation = "add-remove",
-    trials: Annotated[float | None, typer.Option(help="How many trials on average. Default: two for each candidate.")] = None,
-    scored: Annotated[float, typer.Option(help="The share of rows that is for scores only.")] = 0.2,
+    trials: Annotated[
+        float | None, typer.Option(help="How many trials on average. Default: two for each candidate.", rich_help_panel=SEARCH)
+    ] = None,
+    scored: Annotated[float, typer.Option(help="The share of rows that is for scores only.", rich_help_panel=SEARCH)] = 0.2,
     out: NewRun = None,
     seed: Seed = None,
 ) -> None:
@@ -75,6 +85,8 @@ def tune(
         drop=tuple(drop or ()),
         search=Search(_combine(tried), trials, scored),
     )
+
+    explain_large_epsilon(epsilon)
 
     def announce(price: str) -> None:
         say(bar_console(), f"{price} How long the search takes tells how many trials there were: keep it to yourself.")

@@ -251,19 +251,20 @@ def text_columns(schema: Schema | None, target: str | None) -> list[str]:
     return as_written(listed) + [name for name, kind in schema.columns.items() if isinstance(kind, UnknownCategorical | Date)]
 
 
-_IDS = ("id", "ids", "uid", "uuid", "guid", "identifier", "nbr", "mrn", "ssn", "nino", "passport", "iban")
+_IDS = ("id", "ids", "uid", "uuid", "guid", "identifier", "nbr", "nr", "mrn", "ssn", "nino", "passport", "iban")
 _CONTACTS = ("email", "mail", "phone", "mobile", "fax", "username", "login")
 IDENTIFIERS = frozenset((*_IDS, *_CONTACTS))  # words of the names of columns
+PERSONS = frozenset(("patient", "customer", "client", "user", "person", "participant"))  # names that are one of these words
 
 
 def looks_like_identifier(name: str) -> bool:
     """Whether a column holds identifiers of people or things, by the words of its name.
 
-    >>> [looks_like_identifier(name) for name in ("patient_nbr", "patientId", "E-Mail", "width", "idle")]
-    [True, True, True, False, False]
+    >>> [looks_like_identifier(name) for name in ("patient_nbr", "patientId", "E-Mail", "Patient", "patient age", "idle")]
+    [True, True, True, True, False, False]
     """
     words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)
-    return any(word.casefold() in IDENTIFIERS for word in words)
+    return name.strip().casefold() in PERSONS or any(word.casefold() in IDENTIFIERS for word in words)
 
 
 def kinds(frame: Any, schema: Schema | None = None) -> dict[str, Kind]:

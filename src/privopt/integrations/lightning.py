@@ -14,15 +14,17 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
 from lightning.pytorch.loops.optimization.automatic import ClosureResult
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
-from privopt.errors import InputError
-from privopt.integrations.rounds import Turns, TurnTaker, refuse_accumulation
+from privopt.errors import InputError, warn
+from privopt.integrations.rounds import ACCUMULATION, AGAIN, Turns, TurnTaker, refuse_accumulation
 from privopt.measure.clips import Clip
 from privopt.nets import Private, make_private
+from privopt.nets.choices import helping_from_opacus
 from privopt.privacy.budget import Budget
 from privopt.privacy.ledger import Ledger
 
@@ -38,6 +40,7 @@ class PrivateStrategy(SingleDeviceStrategy):
 
     strategy_name = "privopt"
 
+    @helping_from_opacus
     def __init__(
         self,
         data: Any,
@@ -66,7 +69,7 @@ class PrivateStrategy(SingleDeviceStrategy):
             batch_size=batch_size,
             clip_bound=clip_bound,
             physical_batch_size=physical_batch_size,
-            ledger=ledger,
+            ledger=Ledger() if ledger is None else ledger,
             persons=persons,
             rows_per_person=rows_per_person,
             seed=seed,
@@ -81,21 +84,39 @@ class PrivateStrategy(SingleDeviceStrategy):
             raise InputError("gradient_clip_val clips a batch. Private gradients are clipped example by example: clip_bound=….")
         if len(self.optimizers) != 1 or self.lightning_module is None or not self.lightning_module.automatic_optimization:
             raise InputError("private training needs automatic optimization with one optimizer. For more, use make_private.")
+        callbacks: Any = getattr(trainer, "callbacks", ())
+        if any(isinstance(callback, LearningRateFinder | BatchSizeFinder) for callback in callbacks):
+            raise InputError(
+                "a search for the learning rate or the batch size trains on private examples, and looks at their losses. Do it "
+                "with public data and another strategy; pieces that fit into memory come by themselves."
+            )
         rounds = self._count_rounds(trainer)
+        if self.private is not None:
+            warn(AGAIN)
         self.private = self._begin(self.lightning_module, self.optimizers[0], self._data, rounds=rounds)
         self._turn_taker = TurnTaker(self.private)
 
     def _count_rounds(self, trainer: pl.Trainer) -> int:
-        ends = [trainer.max_steps] if trainer.max_steps > 0 else []
+        """How many steps the Trainer will take from where it is."""
+        limit, length = trainer.limit_train_batches, len(self.turns)
+        each = min(length, limit) if isinstance(limit, int) else int(length * (1.0 if limit is None else limit))
+        ends = [trainer.max_steps - trainer.global_step] if trainer.max_steps > 0 else []
         epochs = trainer.max_epochs or 0
-        ends += [epochs * len(self.turns)] if epochs > 0 else []
+        ends += [(epochs - trainer.current_epoch) * each] if epochs > 0 else []
         if not ends:
             raise InputError("say how long to train, max_epochs=… or max_steps=…: the noise depends on the number of rounds.")
         return min(ends)
 
     def training_step(self, *arguments: Any, **named: Any) -> Any:
         """The module's, on the piece of a round in place of a turn."""
-        _, *others = arguments
+        turn, *others = arguments
+        if not isinstance(turn, dict) or turn:
+            raise InputError(
+                "the Trainer has a loader of its own, but private batches are drawn by the strategy: trainer.fit(module, "
+                "strategy.turns)."
+            )
+        if self._piece is None:
+            raise InputError(f"a step of the module comes without one of the optimizer, but {ACCUMULATION}")
         return super().training_step(self._piece, *others, **named)
 
     def backward(self, closure_loss: Tensor, *arguments: Any, **named: Any) -> Tensor:
@@ -105,11 +126,8 @@ class PrivateStrategy(SingleDeviceStrategy):
 
     def optimizer_step(self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **named: Any) -> Any:
         """One round, instead of a step with the gradient of a batch."""
-        assert self.private is not None
-        before = self.private.rounds
         self._turn_taker.take(partial(self._losses, closure))
-        if self.private.rounds == before or getattr(closure, "_result", True) is None:
-            closure._result = ClosureResult(None)  # type: ignore[attr-defined]  # no example was drawn, so it was not called
+        closure._result = ClosureResult(None)  # type: ignore[attr-defined]  # losses of private examples are shown to no callback
         self._piece = None
 
     def _losses(self, closure: Callable[[], Any], piece: Any) -> Tensor:

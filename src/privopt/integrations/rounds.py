@@ -16,6 +16,16 @@ from privopt.nets.loading import Examples
 from privopt.nets.private_loop import Private
 from privopt.perexample.persons import Persons
 
+AGAIN = (
+    "this model may have been trained privately before. What can be claimed about it then is what all runs cost together, "
+    "private.ledger.epsilon(delta=…): the newest statement counts the newest run."
+)
+ACCUMULATION = (
+    "a round is one batch, which privopt cuts into pieces that fit into memory: accumulate nothing, and say the batch size that "
+    "all of them together had."
+)
+Turn = dict[str, Any]  # without an entry
+
 
 class Turns:
     """A loader of turns: as many in a pass as rounds make up an epoch of Poisson batches, of persons if their ids are given.
@@ -33,7 +43,7 @@ class Turns:
     def __len__(self) -> int:
         return count_passes(self._size, min(self.batch_size, self._size), 1, None)[0]
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[Turn]:
         return iter([{} for _ in range(len(self))])
 
 
@@ -57,7 +67,4 @@ class TurnTaker:
 def refuse_accumulation(steps: int, argument: str) -> None:
     """Refuse a trainer that adds up several batches: a round is one."""
     if steps != 1:
-        raise InputError(
-            f"{argument} is {steps}, but a round is one batch, which privopt cuts into pieces that fit into memory. Say "
-            f"{argument}=1, and the batch size that all of them together had."
-        )
+        raise InputError(f"{argument} is {steps}, but {ACCUMULATION}")

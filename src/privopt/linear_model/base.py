@@ -186,7 +186,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
 
     def _validated(self, X: Any, y: Any) -> tuple[Any, Any]:
         """The rows and targets: a frame that has to be encoded as its columns, anything else as a matrix."""
-        columns = as_columns(X, self.schema)
+        columns = as_columns(X, self.schema, bounded=self.bounds is not None)
         if columns is None:
             with no_values_in_errors(X):
                 return validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=False)
@@ -235,13 +235,22 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn i
         return tags
 
 
+_X_NOT_FINITE = (
+    "X contains NaN or infinity. Give a data frame, and say in schema= what a missing number counts as, such as "
+    '{"columns": {"age": {"missing": "indicator"}}}. What an imputer learns from these rows is not private.'
+)
+_Y_NOT_FINITE = "y contains NaN or infinity. Leave such rows out."
+
+
 @contextmanager
 def no_values_in_errors(X: Any, name: str = "X") -> Iterator[None]:
-    """Replace errors of scikit-learn and NumPy that quote values, which may be private."""
+    """Replace errors of scikit-learn and NumPy that quote values, which may be private, or advise what is not private."""
     try:
         yield
     except ValueError as error:
         message = str(error)
+        if "contains NaN" in message or "contains infinity" in message:
+            raise InputError(_Y_NOT_FINITE if name == "y" or "Input y" in message else _X_NOT_FINITE) from None
         if "Expected 2D array" in message:
             shape = f"{getattr(X, 'ndim', 'no')} dimensions"
             raise InputError(

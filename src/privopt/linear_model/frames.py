@@ -5,7 +5,17 @@ from typing import Any
 
 import narwhals as nw
 
-from privopt.datasets import Columns, Encoding, Kind, Known, Schema, check_columns, encode_quietly, is_unknown
+from privopt.datasets import (
+    Columns,
+    Encoding,
+    Kind,
+    Known,
+    Schema,
+    check_columns,
+    encode_quietly,
+    is_unknown,
+    looks_like_identifier,
+)
 from privopt.datasets.table import SAME_NAMES
 from privopt.datasets.unknown_columns import count_features, feature_kinds, find_encoding, length_bound
 from privopt.errors import InputError
@@ -13,10 +23,11 @@ from privopt.training.scaling import TrainingRows
 from privopt.training.session import Session
 
 
-def as_columns(X: Any, schema: Any) -> Columns | None:
+def as_columns(X: Any, schema: Any, *, bounded: bool = False) -> Columns | None:
     """The columns of a frame that has to be encoded: one with a schema, or with a column that is not of numbers.
 
-    `None` for anything else: rows of plain numbers.
+    So has one with a column that is named like an identifier, which is left out; but not if the columns are `bounded`, as then
+    the user has said what each of them holds. `None` for anything else: rows of plain numbers.
     """
     if schema is not None:
         return Columns.of(X)
@@ -27,7 +38,8 @@ def as_columns(X: Any, schema: Any) -> Columns | None:
     if not isinstance(frame, nw.DataFrame):
         return None
     types = frame.collect_schema().dtypes()
-    return None if all(kind.is_numeric() or kind == nw.Boolean for kind in types) else Columns.of(X)
+    identified = not bounded and any(map(looks_like_identifier, map(str, frame.columns)))
+    return None if all(kind.is_numeric() or kind == nw.Boolean for kind in types) and not identified else Columns.of(X)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,10 @@ REFUSED = {
     "max_iter": "a run takes all its planned rounds. Use rounds.",
     "tol": "stopping when the loss settles would be a release about the rows. Use rounds.",
     "solver": "the way to train decides what is released. Use method; `privopt methods` lists them.",
+    "l1_ratio": "there is no l1 penalty. Use alpha, the strength of a ridge penalty.",
+    "multi_class": "several classes are learnt by one model. Leave it out.",
+    "persons": "say whose row each is with groups=ids.",
+    "verbose": "a callback sees the rounds: observer=.",
     "n_jobs": "one fit takes one thread.",
 }
 

@@ -55,6 +55,8 @@ differs where a network does:
   round moves the score of a typical example by no more than 200 if all gradients are alike: longer steps did not train. For more
   than two classes C is a fiftieth of the longest gradient, so nearly every gradient counts alike until it is small. For two that
   gained nothing, and made probabilities worse.
+- Numbers by descent with momentum: κ and its bound are half of that, C a quarter, and with that C steps of 8/(LG²) are stable,
+  since a gradient that is clipped pulls no harder when the score is further away. The numbers are empirical.
 - Batches of 2048: smaller ones amplify no better, larger ones only take time. At least 300 rounds, at most 30 data passes.
 
 SAGD. The rule is that of RMSProp, for Laplace noise after a clip in l1.
@@ -158,6 +160,8 @@ def default_steps(
             "release": average("last half"),
         }
     cap = 1 / problem.smoothness
+    if _learns_number(kind, problem) and chosen is None:
+        cap = STEEPER / problem.smoothness
     if _in_clip_units(kind, problem):
         cap = (1 - MOMENTUM) * LONGEST / (clip_bound * problem.row_norm)
     descent = rate / max(noise, 1e-300)
@@ -189,11 +193,18 @@ def _linear(problem: Problem, z: float, rounds: int, batch: float, clip_bound: f
 SHAKES = {"adaptive": 2.0, "momentum": 1.0, "descent": 2.0}  # κ of a network at most
 CLIPPED = 0.02  # C in units of the longest gradient, for more than two classes
 LONGEST = 200.0  # move of a typical score by a mean of clipped gradients that are all alike, in a round
+NUMBER_CLIP, NUMBER_SHAKE = 0.25, 0.5  # of C and κ, for a number that is learnt by momentum
+STEEPER = 8.0  # times 1/(LG²), which small clip bounds keep stable
 
 
 def _in_clip_units(kind: Kind, problem: Problem) -> bool:
     """Whether the step is so many clip bounds long: a network learns classes by descent with momentum."""
     return problem.model != "linear" and kind == "momentum" and problem.loss.reach >= 1
+
+
+def _learns_number(kind: Kind, problem: Problem) -> bool:
+    """Whether a network learns a number by descent with momentum."""
+    return problem.model == "network" and kind == "momentum" and problem.loss.reach < 1
 
 
 def _network(
@@ -202,9 +213,10 @@ def _network(
     loss, row_norm = problem.loss, problem.row_norm
     quality, reach = batch * math.sqrt(rounds) / (max(z, 1e-12) * problem.width), min(loss.reach, 1.0)
     shake = min(max(reach * quality ** (1 / 3), reach / 4), SHAKES[kind])
-    longest = loss.largest * row_norm
+    number, longest = _learns_number(kind, problem), loss.largest * row_norm
+    shake *= NUMBER_SHAKE if number else 1.0
     if clip_bound is None:
-        grown = min(max(math.sqrt(quality / loss.outputs) / 6, 0.5), 1.2)
+        grown = min(max(math.sqrt(quality / loss.outputs) / 6, 0.5), 1.2) * (NUMBER_CLIP if number else 1.0)
         clip_bound = longest * (CLIPPED if _in_clip_units(kind, problem) and loss.outputs > 2 else grown)
     sampled = min(clip_bound, longest / 2) * math.sqrt(batch / problem.dimension)
     noise = math.hypot(z * clip_bound, sampled) / batch

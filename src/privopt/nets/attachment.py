@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from privopt.checkpoint import software
 from privopt.errors import InputError
@@ -40,7 +42,7 @@ class Attachment:
         self._code, self._content = _code_of(model, examples), ""  # before anything runs the model, which may count its calls
         self.recorder, self.layout, self.attached = Recorder(model), Layout(model), Attached(model)
         _check_optimizer(optimizer, self.layout)
-        self._first = examples.first
+        self._inputs = _possible_inputs(examples.first)
         if doubts is None:
             examples.check_collation()
             doubts = [OWN_CODE, *([OWN_COLLATION] if examples.own_collation else []), *self._doubts_of_model()]
@@ -56,33 +58,39 @@ class Attachment:
         self._content = data or self._content or content(self.examples.data)
         return {"data": self._content, **self._code, "software": software()}
 
-    def _inputs(self) -> Any:
-        if isinstance(self._first, dict):
-            return {name: value for name, value in self._first.items() if name not in LABELS}
-        return self._first[0] if isinstance(self._first, tuple | list) else self._first
-
     def _doubts_of_model(self) -> list[str]:
         """Refuse a model that mixes examples. Why that is not proved, of the model alone."""
-        inputs = move_to_device(self._inputs(), self.layout.device)
-        try:
-            return check_model(self.recorder, _projected, inputs, torch.zeros(1, device=self.layout.device)).doubts
-        except InputError:
-            return ["the loop calls the model in a way of its own"]
-        except UnsupportedLayer:
-            if draws_random_numbers(self.model, inputs):
-                return [DRAWN]
-            raise
+        for inputs in self._inputs:
+            made_up = move_to_device(inputs, self.layout.device)
+            try:
+                found = check_model(self.recorder, _projected, made_up, torch.zeros(1, device=self.layout.device)).doubts
+            except InputError:
+                continue
+            except UnsupportedLayer:
+                if draws_random_numbers(self.model, made_up):
+                    return [DRAWN]
+                raise
+            self._inputs = [inputs]
+            return found
+        return ["the loop calls the model in a way of its own"]
 
     def _measured_chunk(self) -> int:
-        inputs = self._inputs()
-        try:
-            return int(
-                run_or_explain(
-                    "the model", lambda: physical_batch_size(self.model, inputs, self.recorder.formed), inputs, self.layout
-                )
-            )
-        except InputError as error:
-            raise InputError(f"{error} If your loop calls the model in another way, say physical_batch_size=….") from None
+        reasons = list[InputError]()
+        for inputs in self._inputs:
+            measure = partial(physical_batch_size, self.model, inputs, self.recorder.formed)
+            try:
+                return int(run_or_explain("the model", measure, inputs, self.layout))
+            except InputError as error:
+                reasons.append(error)
+        raise InputError(f"{reasons[0]} If your loop calls the model in another way, say physical_batch_size=….")
+
+
+def _possible_inputs(batch: Any) -> list[Any]:
+    """What a loop may give the model of a batch, from the usual to the unusual: all but the labels, by name or by place."""
+    if isinstance(batch, dict):
+        named = {name: value for name, value in batch.items() if name not in LABELS}
+        return [named, tuple(named.values())]
+    return [batch[0], tuple(batch[:-1]), tuple(batch)] if isinstance(batch, tuple | list) else [batch]
 
 
 def _code_of(model: nn.Module, examples: Examples) -> dict[str, str] | InputError:
@@ -110,6 +118,8 @@ def _check_optimizer(optimizer: torch.optim.Optimizer, layout: Layout) -> None:
         )
     if isinstance(optimizer, torch.optim.LBFGS):
         raise InputError("LBFGS asks for more gradients inside a step than a round pays for. Use an optimizer that asks for one.")
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        raise InputError("SparseAdam takes sparse gradients only, but noise is added to every row. Use torch.optim.Adam.")
     held = {parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad}
     if held - set(layout.names):
         raise InputError(
@@ -123,18 +133,22 @@ def _check_optimizer(optimizer: torch.optim.Optimizer, layout: Layout) -> None:
 
 
 @contextmanager
-def guarded(optimizer: torch.optim.Optimizer, allowed: Callable[[], bool]) -> Iterator[None]:
-    """Refuse steps of the optimizer that are not `allowed`: their gradients would not be private.
+def guarded(model: nn.Module, allowed: Callable[[], bool]) -> Iterator[None]:
+    """Refuse steps of any optimizer with gradients of this model that are not `allowed`: they would not be private.
 
     A step without any gradient changes nothing, and a trainer that has a loop of its own takes it after each of ours.
     """
+    parameters = set(model.parameters())
 
-    def refuse(*_: Any) -> None:
-        held = (parameter for group in optimizer.param_groups for parameter in group["params"])
-        if not allowed() and any(parameter.grad is not None for parameter in held):
+    def refuse(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if allowed():
+            return
+        held = {parameter for group in optimizer.param_groups for parameter in group["params"]} & parameters
+        given = [value for value in (*args[1:], *kwargs.values()) if value is not None]  # a closure computes gradients
+        if held and (given or any(parameter.grad is not None for parameter in held)):
             raise InputError("optimizer.step() in the loop would use gradients that are not private. private.step(…) calls it.")
 
-    hook = optimizer.register_step_pre_hook(refuse)
+    hook = register_optimizer_step_pre_hook(refuse)
     try:
         yield
     finally:

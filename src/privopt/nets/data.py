@@ -36,6 +36,11 @@ def as_dataset(data: Any) -> Dataset[Any]:
             sizes = [part.shape[0] if part.ndim else "no" for part in data]
             raise InputError(f"there are {sizes[0]} inputs, but {sizes[1]} targets.")
         return TensorDataset(data[0], data[1])
+    if hasattr(data, "to_numpy"):
+        raise InputError(
+            f"the data are a {type(data).__name__}, whose items are columns. Give a pair of tensors, such as "
+            "(torch.tensor(frame[inputs].to_numpy()), torch.tensor(frame[target].to_numpy())); `privopt train` takes tables."
+        )
     if isinstance(data, IterableDataset) or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         raise InputError(
             f"{type(data).__name__} has no length, so examples cannot be sampled from it. Give a map-style Dataset, with __len__ "

@@ -5,6 +5,7 @@ For research there are norms and clipped sums of one batch's own gradients. Thes
 
 import math
 from collections.abc import Callable, Sequence
+from inspect import unwrap
 from typing import Any
 
 import torch
@@ -24,7 +25,8 @@ HALVINGS = 12
 
 
 def facts_of_loss(loss: Callable[..., Tensor], outputs: int) -> LossFacts:
-    """By the loss module; one that is not known counts as logistic, whose residuals are bounded by 1."""
+    """By the loss module, also inside of a wrapper; one that is not known counts as logistic, whose residuals are at most 1."""
+    loss = unwrap(loss)
     if isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss) or getattr(loss, "__name__", "") in ("cross_entropy", "nll_loss"):
         return multinomial_facts(max(outputs, 2))
     if isinstance(loss, nn.MSELoss) or getattr(loss, "__name__", "") == "mse_loss":

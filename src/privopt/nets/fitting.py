@@ -41,6 +41,7 @@ from privopt.nets.network_problem import make_oracle, network_problem, side_fact
 from privopt.nets.network_run import run_network
 from privopt.nets.ranked import Job, serve
 from privopt.nets.ranks import Ranks, Shard, count_examples, describe, join
+from privopt.nets.target_range import TAKEN, TargetRange, is_regression, warn_of_unit_targets
 from privopt.perexample.networks import TorchOracle, TorchPersonOracle, TorchRowsOfPersons
 from privopt.postprocess.release import ReleaseRule
 from privopt.postprocess.updates import Schedule
@@ -58,7 +59,7 @@ from privopt.training.settings import check_model
 
 @dataclass(frozen=True)
 class Fitted:
-    """A privately trained model: the user's own object, and what may be claimed about it."""
+    """A privately trained model: the user's own object (with `target_range`, inside of one that maps answers), and its claim."""
 
     model: nn.Module
     privacy: Privacy
@@ -98,6 +99,7 @@ def fit(
     independence: Independence = "checked",
     persons: Any = None,
     rows_per_person: int | None = None,
+    target_range: tuple[float, float] | None = None,
     seed: int | None = None,
 ) -> Fitted:
     """Train a model privately; the model itself is changed, and is an ordinary one afterwards.
@@ -112,8 +114,9 @@ def fit(
     `independence="proved"` refuses a model whose examples could only be checked not to mix; the statement says which it is.
     `persons` are ids that say whose example each is, for a budget with `unit="person"`: then persons are drawn, and the mean of
     the gradients of a person's examples (at most `rows_per_person`, 32 by default, drawn at random) is clipped as one; or, where
-    that needs less noise, examples are drawn and clipped one by one (`privopt.training.sampling`). In a torchrun job the
-    processes train together: `docs/distributed.md`.
+    that needs less noise, examples are drawn and clipped one by one (`privopt.training.sampling`). `target_range` is where the
+    targets of a regression lie, which is public: they are clipped to it and mapped to [−1, 1], for which the defaults are made,
+    and `result.model` maps answers back. In a torchrun job the processes train together: `docs/distributed.md`.
 
     **Guarantee** The released parameters are (ε, δ)-DP. Query: the sum of per-example gradients over a Poisson batch, each
     clipped to l2 norm `clip_bound` (a number, or a clip: `automatic`, `per_layer`); Gaussian noise calibrated to the budget. Loss
@@ -134,6 +137,8 @@ def fit(
     check_independence(independence)
     check_clip(clip_bound)
     check_physical(physical_batch_size)
+    targets = TargetRange.given(target_range, loss)
+    loss = loss if targets is None else targets.loss(loss)
     ranks = join()
     data = TrainingData.given(dataset, persons, rows_per_person, budget, ranks)
     batch = data.batch_size(batch_size)
@@ -148,7 +153,7 @@ def fit(
     whole = batch is not None and batch >= data.size and "batch_size" in chosen.refuses
     choices = Choices(clip_bound, counted, None if whole else batch, learning_rate, own)
     known = None if public is None else read_examples(public)
-    asked = Asked(as_model(model), loss, data, known, chosen, choices, regularizer, price, physical_batch_size, seed)
+    asked = Asked(as_model(model), loss, data, known, chosen, choices, regularizer, price, physical_batch_size, seed, targets)
     code = {} if checkpoint is None else asked.identify_code()
     asked.check_method(release)
     job = None if ranks is None else asked.join(ranks, full=checkpoint is not None)
@@ -230,6 +235,18 @@ class Asked:
     price: Price
     physical_batch_size: int | None
     seed: int | None
+    targets: TargetRange | None  # to which the loss maps them
+
+    @property
+    def released(self) -> nn.Module:
+        """The model that answers in the unit of the targets."""
+        return self.model if self.targets is None else self.targets.model(self.model)
+
+    @property
+    def unit_targets(self) -> bool:
+        """Whether the default rule has to take the targets of a regression to lie in [−1, 1]."""
+        by_rule = self.chosen.clip_bound is None or self.chosen.learning_rate is None
+        return by_rule and self.targets is None and is_regression(self.loss)
 
     @property
     def settings(self) -> tuple[Any, ...]:
@@ -289,6 +306,8 @@ def _plan_training(asked: Asked, job: Job | None, ledger: Ledger | None, indepen
         people = asked.data.people
         problem = choose_sampling(chosen, problem, len(people.persons.rows), people.most, budget, price.accountant)
     _check_recipe(chosen, problem, oracle, budget, price.accountant)
+    if asked.unit_targets:
+        warn_of_unit_targets()
     return _Planned(asked, job, oracle, first, problem, budget)
 
 
@@ -336,18 +355,20 @@ class _Planned:
             oracle.flat.assign(torch.from_numpy(released.parameters).to(oracle.layout.device))
             oracle.flat.release()
         claim = self._claim(session, released)
-        fitted = Fitted(asked.model, claim, released.rounds, released.stopped_early)
+        fitted = Fitted(asked.released, claim, released.rounds, released.stopped_early)
         if job is not None:
             job.finish(oracle, (fitted.privacy, fitted.rounds, fitted.stopped_early))
         return fitted
 
     def _claim(self, session: Session, released: Released) -> Privacy:
-        known, people, job = self.asked.known, self.asked.data.people, self.job
+        known, people, ranged, job = self.asked.known, self.asked.data.people, self.asked.targets, self.job
         statement = session.state(
             "the parameters of a network",
             assumed_public=[
                 describe_examples(session.size, people),
                 "the model, its start values and the settings",
+                *([TAKEN] if self.asked.unit_targets else []),
+                *([] if ranged is None else [f"the range of the targets, {ranged.low:g} to {ranged.high:g}"]),
             ],
             public_data=[] if known is None else [describe_public(known.data)],
             assumed=[*assumptions(self.oracle.doubts), *([] if job is None else job.assumptions)],
@@ -371,7 +392,7 @@ def _follow(job: Job, asked: Asked, ledger: Ledger | None) -> Fitted:
     if ledger is not None:
         ledger.mirror(privacy.ledger)
         privacy = replace(privacy, ledger=ledger)
-    return Fitted(asked.model, privacy, rounds, early)
+    return Fitted(asked.released, privacy, rounds, early)
 
 
 def read_examples(data: Any) -> Examples:

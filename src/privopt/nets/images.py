@@ -3,7 +3,8 @@
 The rule. T rounds of step η on all n examples move each parameter by η√T zC/n by noise alone, and momentum β by 1/(1 − β) times
 that. Features have length about 1, so this is `SHAKE`, the distance by which noise may move the score of an image; ηC is
 `LONGEST` at most. The clip bound C is so small that nearly every gradient counts alike. T cancels, as it does for all linear
-models. `SHAKE` and `CLIP` are empirical, from MNIST at ε from 0.28 to 3.
+models, but steps are long here: momentum of 0.9 swings, and neither no momentum nor half of the rounds arrive. The numbers are
+empirical, from training images of MNIST of which 10,000 were held out, at ε = 1.2 and 3.
 """
 
 import math
@@ -18,16 +19,16 @@ from torch import Tensor, nn
 from privopt.errors import InputError
 from privopt.methods import find_method
 from privopt.methods.problem import Problem
-from privopt.methods.rules import MOMENTUM
 from privopt.nets.fitting import Fitted, fit
 from privopt.nets.scattering import ImageFeatures
 from privopt.postprocess.release import average
 from privopt.privacy.budget import Budget
 from privopt.privacy.ledger import Ledger
 
-ROUNDS = 100
+ROUNDS = 200
+MOMENTUM = 0.5
 CLIP = 0.06
-SHAKE = 1.3
+SHAKE = 1.0
 LONGEST = 100.0
 
 

@@ -40,6 +40,10 @@ OWN_COLLATION = "batches are put together by the loader's collate_fn, which was 
 DRAWN_BY_US = (
     "Each round needs a Poisson sample of all examples: ε is computed for that, and another choice of examples would not have it"
 )
+SAMPLERS = {  # what to write instead
+    "SubsetRandomSampler": "Give these examples as a dataset: torch.utils.data.Subset(dataset, indices)",
+    "DistributedSampler": "Leave it out: under torchrun each process gives all of the data, or its own as a Shard",
+}
 
 
 class Examples:
@@ -57,15 +61,17 @@ class Examples:
         self._loader, self._tasks = loader, list[tuple[int, list[int]]]()
         self._pool: DataLoader[Any] | None = None
         if loader is not None:
-            self.batch_size = loader.batch_size if loader.batch_size != 1 else None  # 1 is what it has if nothing is said
+            said = getattr(loader.batch_sampler, "batch_size", None)  # Accelerate's loaders have none of their own
+            self.batch_size = said if said != 1 else None  # 1 is what it has if nothing is said
             self._collate = loader.collate_fn
 
     @classmethod
     def given(cls, data: Any) -> Self:
         """Validate what a user gave as data."""
         if isinstance(data, DataLoader):
+            dataset = as_dataset(data.dataset)
             check_loader(data)
-            return cls(as_dataset(data.dataset), data)
+            return cls(dataset, data)
         return cls(as_dataset(data))
 
     def __len__(self) -> int:
@@ -120,7 +126,15 @@ class Examples:
 
     def collate(self, items: list[Any]) -> Any:
         """A batch; a Mapping of any kind as a dict."""
-        batch = self._collate(items)
+        try:
+            batch = self._collate(items)
+        except RuntimeError as error:
+            if "equal size" not in str(error):
+                raise
+            raise InputError(
+                "the examples have different shapes, so they make no batch. Pad them to one shape in the dataset, or in the "
+                "collate_fn of a DataLoader."
+            ) from None  # torch's message has the lengths of two examples
         return dict(batch) if isinstance(batch, Mapping) else batch
 
     def collate_pairs(self, items: list[Any]) -> tuple[Any, Any]:
@@ -180,7 +194,12 @@ class Examples:
         return leaves(self.collate(items))
 
     def _compare(self, few: list[Any], whole: list[Any], size: int) -> None:
-        same = len(few) == len(whole) and all(_agree(part, other, size) for part, other in zip(few, whole, strict=True))
+        if len(few) != len(whole):
+            raise UnsupportedLayer(
+                "collate_fn gives a list with an entry for each example, which cannot be cut into parts of a batch. Stack the "
+                "examples to tensors, padded at the end if they have different lengths, with a mask or their lengths beside them."
+            )
+        same = all(_agree(part, other, size) for part, other in zip(few, whole, strict=True))
         if not same:
             raise UnsupportedLayer(
                 "collate_fn gives an example other values beside others, or says how many there are, so one example would change "
@@ -253,7 +272,8 @@ def check_loader(loader: DataLoader[Any]) -> None:
             "each round."
         )
     name = type(loader.sampler).__name__
-    raise InputError(f"the DataLoader has a sampler of its own ({name}). {DRAWN_BY_US}. Leave it out, and give the same dataset.")
+    remedy = SAMPLERS.get(name, "Leave it out: the dataset that you give has the examples to draw from")
+    raise InputError(f"the DataLoader has a sampler of its own ({name}). {DRAWN_BY_US}. {remedy}.")
 
 
 def split_pair(batch: Any) -> tuple[Any, Any]:

@@ -17,6 +17,7 @@ from privopt.measure.units import Unit, each_person, each_row, rows_of_persons
 from privopt.nets.attachment import OWN_CODE, Attachment
 from privopt.nets.choices import (
     Independence,
+    People,
     check_batch,
     check_clip,
     check_independence,
@@ -41,6 +42,8 @@ from privopt.privacy.ledger import Ledger
 from privopt.progress import preparing
 from privopt.training.sampling import rows_need_less_noise
 from privopt.training.session import Session, check_budget, check_ledger, settle_budget
+
+MakeMeasurement = Callable[[float], Measurement]  # with this noise multiplier
 
 
 @helping_from_opacus
@@ -90,6 +93,8 @@ def make_private(
     (True, True)
     """
     check_ledger(ledger)
+    if budget is not None:
+        check_budget(budget, ledger)
     check_clip(clip_bound)
     check_physical(physical_batch_size)
     check_independence(independence)
@@ -105,14 +110,11 @@ def make_private(
     batch = min(wanted, size)
     passes = count_passes(size, batch, epochs, rounds)
     unit: Unit = each_row() if people is None else each_person()
-    measurement, drawn = partial(_measurement, sampler_of(size, batch), as_clip(clip_bound), unit), size
+    measurement: MakeMeasurement = partial(_measurement, sampler_of(size, batch), as_clip(clip_bound), unit)
+    drawn = size
     with preparing():
-        if people is not None and batch < size and budget is not None and (ledger is None or ledger.budget is None):
-            rows = len(people.persons.rows)
-            by_row = partial(_measurement, poisson(batch / size), as_clip(clip_bound), rows_of_persons(people.most))
-            plans = partial(_plan, measurement, passes[-1]), partial(_plan, by_row, passes[-1])
-            if rows_need_less_noise(*plans, size, rows, people.most, budget, accountant):
-                measurement, drawn = by_row, rows
+        if people is not None and budget is not None and (ledger is None or ledger.budget is None):
+            measurement, drawn = _choose_drawing(measurement, people, batch, as_clip(clip_bound), passes[-1], budget, accountant)
         plan = partial(_plan, measurement, passes[-1])
         budget = settle_budget(budget, noise_multiplier, delta, size, plan, accountant=accountant, unit=unit.name)
         check_budget(budget, ledger)
@@ -127,10 +129,35 @@ def make_private(
     settings = (budget, batch, passes, clip_bound, physical_batch_size, accountant, noise_multiplier)
     parts = _compared_parts(model, optimizer, settings, seed)
     job = Job.begin(ranks, model, examples.data, size, sharded=sharded, full=False, parts=parts)
+    return _make_ranked(attach, begin, asked, job, ledger)
+
+
+def _make_ranked(
+    attach: Callable[..., Attachment], begin: Callable[..., Session], plan: LoopPlan, job: Job, ledger: Ledger | None
+) -> RankedPrivate:
+    """The private side of a loop on one rank of a job; rank 0 holds the ledger."""
     attached = attach_rank(attach, job)
-    with silence_other_ranks(job), ranks.leading():
-        session = begin(ledger=ledger if ranks.leads else None)
-    return RankedPrivate(attached, session, asked, job)
+    with silence_other_ranks(job), job.ranks.leading():
+        session = begin(ledger=ledger if job.ranks.leads else None)
+    return RankedPrivate(attached, session, plan, job)
+
+
+def _choose_drawing(
+    by_person: MakeMeasurement,
+    people: People,
+    batch: int,
+    clip: Clip,
+    rounds: int,
+    budget: Budget,
+    accountant: Accountant,
+) -> tuple[MakeMeasurement, int]:
+    """Draw persons, or rows of persons where that needs less noise; and how many of them there are."""
+    size, rows = people.persons.size, len(people.persons.rows)
+    if batch >= size:
+        return by_person, size
+    by_row = partial(_measurement, poisson(batch / size), clip, rows_of_persons(people.most))
+    plans = partial(_plan, by_person, rounds), partial(_plan, by_row, rounds)
+    return (by_row, rows) if rows_need_less_noise(*plans, size, rows, people.most, budget, accountant) else (by_person, size)
 
 
 def _check_order(examples: Examples) -> None:
@@ -152,7 +179,7 @@ def _compared_parts(model: nn.Module, optimizer: torch.optim.Optimizer, settings
     }
 
 
-def _plan(measurement: Callable[[float], Measurement], rounds: int, noise_multiplier: float) -> DpEvent:
+def _plan(measurement: MakeMeasurement, rounds: int, noise_multiplier: float) -> DpEvent:
     """What so many rounds with this noise cost."""
     planned = measurement(noise_multiplier)
     return compose(planned.event(round_) for round_ in range(rounds))

@@ -87,6 +87,11 @@ class Loader:
         """How many rounds a pass has, and so how often it updates the model. How many pieces it has depends on chance."""
         return self._private._passes[0]
 
+    @property
+    def dataset(self) -> Any:
+        """The private examples."""
+        return self._private._examples.data
+
 
 class Private:
     """The private side of a training loop."""
@@ -133,6 +138,12 @@ class Private:
         self._rehearsing = False  # a part is handed out
         self._updating = False  # the optimizer is asked for a step by us
 
+    def __iter__(self) -> Iterator[Any]:
+        raise InputError(
+            "make_private returns one object; model and optimizer stay those that you have. Write `private = make_private(…)`, "
+            "then `for batch in private.loader: private.step(…)`."
+        )
+
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(OPACUS_HABITS.get(name, f"{type(self).__name__!r} object has no attribute {name!r}"))
 
@@ -169,7 +180,7 @@ class Private:
             )
             return
         end = self._passes[self.epoch]
-        with guarded(self.optimizer, lambda: self._updating):
+        with guarded(self.model, lambda: self._updating):
             while handed := self._next(entry, end):
                 yield handed[0]
         if self.rounds < end:
@@ -396,8 +407,13 @@ class Private:
         self._paid.begin()
 
     def _leave(self) -> bool:
-        """Close a round that is open: spent if it was begun, else as if it had not been drawn. Whether it was spent."""
-        self._handed, self._piece, self._coming = 0, None, None
+        """Close a round that is open: spent if it was begun, else as if it had not been drawn. Whether it was spent.
+
+        A rehearsal goes on where it was left: it would never end in a loop that enters the loader anew for each batch.
+        """
+        rehearsed = self._rehearsing and not self._handed
+        self._handed, self._coming = 0, None
+        self._piece = self._piece if rehearsed else None
         if not self._paid.inside:
             self._open = None
             return False

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from privopt.errors import InputError
 from privopt.perexample.networks import Layout, Recorder, TorchGrads
@@ -121,7 +122,8 @@ class Rehearsal:
         if done == len(sizes) + 1 or (done == len(sizes) and self._agree(self._found[0], self._found[-1])):
             return None
         size = sizes[min(done, len(sizes) - 1)]
-        return copy_tensors(rows_of(piece, slice(0, size))), size
+        first = tree_map(lambda x: x[:size] if _are_texts(x) else rows_of(x, slice(0, size)), piece, is_leaf=_are_texts)
+        return copy_tensors(first), size
 
     def note(self, losses: Callable[[], Tensor]) -> None:
         """Compute and keep the results of a part."""
@@ -230,6 +232,11 @@ def _unchanged(losses: Callable[[], Tensor], batch: BatchRows) -> Iterator[Calla
         yield again
     finally:
         batch.overwrite(batch.order)
+
+
+def _are_texts(batch: Any) -> bool:
+    """Whether these are texts, one for each example."""
+    return isinstance(batch, list | tuple) and len(batch) > 0 and all(isinstance(text, str) for text in batch)
 
 
 def _largest(numbers: Tensor) -> float:

@@ -58,4 +58,5 @@ class Views(nn.Module):
             values = each(output.flatten(0, 1), targets.repeat_interleave(self.count, 0))
             return values.view(len(targets), self.count).mean(1)
 
+        averaged.__wrapped__ = loss  # type: ignore[attr-defined]  # what kind of loss it is, for the default rule
         return averaged

@@ -208,18 +208,41 @@ class Batch:
 
     def weighted_sum(self, weights: Vector) -> Vector:
         """Σ weight × row: (width,) for a weight per row, (outputs, width) for several."""
-        frame = self._frame
-        if frame.centre is None:
-            total = self._matrix.transposed_times(weights).T
-        else:
-            total = centred_times(self._matrix, weights, frame.centre).T
-        if frame.scale is not None:
-            total = total / frame.scale
-        if frame.intercept:
-            extended = np.empty((*total.shape[:-1], total.shape[-1] + 1))
-            extended[..., :-1], extended[..., -1] = total, weights.sum(axis=0) * frame.intercept
-            return extended
-        return total
+        centre = self._frame.centre
+        total = self._matrix.transposed_times(weights) if centre is None else centred_times(self._matrix, weights, centre)
+        return self._framed(total.T, weights.sum(axis=0))
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether there are `segment_sums`."""
+        return isinstance(self._matrix, Dense)
+
+    def segment_sums(self, weights: Vector, ends: Vector, first: int = 0) -> Vector:
+        """Σ weight × row within segments of the rows from `first` on: (segments, width), or (outputs, segments, width).
+
+        A segment is the rows from one of `ends` to the next. Its sum has the rounding of Σ |weight| × (|row| + |centre|).
+        """
+        assert isinstance(self._matrix, Dense)
+        size, segments, outputs = len(weights), len(ends) - 1, weights.shape[1:]
+        places, starts = np.arange(size), ends
+        if outputs:
+            places = np.tile(places, outputs[0])
+            starts = np.append(np.add.outer(np.arange(outputs[0]) * size, ends[:-1]), size * outputs[0])
+        sums = sp.csr_array((weights.T.ravel(), places, starts), (len(starts) - 1, size))
+        total, constants = sums @ self._matrix.rows(first, first + size).values, sums @ np.ones(size)
+        if self._frame.centre is not None:
+            total -= np.multiply.outer(constants, self._frame.centre)
+        return self._framed(total, constants).reshape(*outputs, segments, -1)
+
+    def _framed(self, total: Vector, constants: Vector) -> Vector:
+        """Sums of centred rows in the frame's scale, with the intercept's sum."""
+        if self._frame.scale is not None:
+            total = total / self._frame.scale
+        if not self._frame.intercept:
+            return total
+        extended = np.empty((*total.shape[:-1], total.shape[-1] + 1))
+        extended[..., :-1], extended[..., -1] = total, constants * self._frame.intercept
+        return extended
 
 
 # ---------------------------------------------------------------- rows of bounded length

@@ -26,7 +26,7 @@ class LinearGrads(PerExampleVectors):
     """gᵢ = D ⊙ (residualᵢ ⊗ rowᵢ) + s, kept as its factors."""
 
     def __init__(self, residuals: Vector, batch: Batch, *, diagonal: Vector | None = None, shift: Vector | None = None) -> None:
-        self.residuals, self._batch = residuals, batch
+        self.residuals, self.batch = residuals, batch
         self.diagonal, self._shift = diagonal, shift
 
     def norms(self, order: int) -> Vector:
@@ -37,45 +37,41 @@ class LinearGrads(PerExampleVectors):
             raise CompositionError("l1 norms of shifted gradients have no closed form: clip them in l2.")
         return shifted_norms(own, self.dots(self._shift), self._shift)
 
-    def row_norms(self, order: int) -> Vector:
-        """The norm of each row."""
-        return self._batch.norms(order)
-
     def dots(self, vector: Vector) -> Vector:
         """⟨D ⊙ (residualᵢ ⊗ rowᵢ), vector⟩."""
         inner = vector if self.diagonal is None else vector * self.diagonal
-        products = self._batch.scores(self._shaped(inner)) * self.residuals
+        products = self.batch.scores(self._shaped(inner)) * self.residuals
         return products if products.ndim == 1 else products.sum(axis=1)
 
     def weighted_sum(self, weights: Vector) -> Vector:
         weighted = (self.residuals.T * weights).T
         if not math.isfinite(np.vdot(weighted, weighted)):  # an example of weight 0 is absent, whatever its residual
             weighted[weights == 0] = 0.0
-        total = self._batch.weighted_sum(weighted).ravel()
+        total = self.batch.weighted_sum(weighted).ravel()
         if self.diagonal is not None:
             total = total * self.diagonal
         return total if self._shift is None else total + weights.sum() * self._shift
 
     def minus(self, other: "LinearGrads", weight: float = 1.0) -> "LinearGrads":
         """gᵢ − weight · g′ᵢ for the same rows at another point."""
-        if self._batch is not other._batch or self.diagonal is not other.diagonal:
+        if self.batch is not other.batch or self.diagonal is not other.diagonal:
             raise CompositionError("a difference needs the same rows in the same scale at both points.")
         residuals = self.residuals - (other.residuals if weight == 1 else weight * other.residuals)
         shift = self._shift
         if other._shift is not None:
             shift = (0.0 if shift is None else shift) - weight * other._shift
-        return LinearGrads(residuals, self._batch, diagonal=self.diagonal, shift=shift)
+        return LinearGrads(residuals, self.batch, diagonal=self.diagonal, shift=shift)
 
     def scaled(self, diagonal: Vector) -> "LinearGrads":
         """gᵢ ⊙ diagonal: preconditioning by a public vector."""
         both = diagonal if self.diagonal is None else self.diagonal * diagonal
         shift = None if self._shift is None else self._shift * diagonal
-        return LinearGrads(self.residuals, self._batch, diagonal=both, shift=shift)
+        return LinearGrads(self.residuals, self.batch, diagonal=both, shift=shift)
 
     def shifted(self, vector: Vector, weight: float = 1.0) -> "LinearGrads":
         """gᵢ + weight · vector, for a public vector."""
         shift = weight * vector if self._shift is None else self._shift + weight * vector
-        return LinearGrads(self.residuals, self._batch, diagonal=self.diagonal, shift=shift)
+        return LinearGrads(self.residuals, self.batch, diagonal=self.diagonal, shift=shift)
 
     def _shaped(self, vector: Vector) -> Vector:
         """A flat vector as coefficients."""
@@ -88,12 +84,12 @@ class LinearGrads(PerExampleVectors):
         if residuals.ndim == 2:
             sizes = lengths(sizes, order)  # without under- or overflow: a large row makes up for a small residual
         if self.diagonal is None:
-            return sizes * self._batch.norms(order)
-        rows = self._batch.scaled_norms(self._shaped(self.diagonal), order)  # of D ⊙ row, for each output
+            return sizes * self.batch.norms(order)
+        rows = self.batch.scaled_norms(self._shaped(self.diagonal), order)  # of D ⊙ row, for each output
         own = sizes * rows if rows.ndim == 1 else np.linalg.norm(np.abs(residuals) * rows, ord=order, axis=1)
-        if sizes.max(initial=0.0) * self._batch.longest(order) < HUGE:
+        if sizes.max(initial=0.0) * self.batch.longest(order) < HUGE:
             return own
-        return np.where(sizes * self._batch.norms(order) < HUGE, own, np.inf)
+        return np.where(sizes * self.batch.norms(order) < HUGE, own, np.inf)
 
 
 def shifted_norms(own: Vector, dots: Vector, shift: Vector) -> Vector:
@@ -163,14 +159,14 @@ class PublicRows:
 
     def __init__(self, design: Design, targets: Vector, loss: Loss, batch_size: int = 64) -> None:
         batches = public_batches(len(design), batch_size)
-        self._loss, self._batches = loss, [(design.framed(rows), targets[rows]) for rows in batches]
+        self._loss, self.batches = loss, [(design.framed(rows), targets[rows]) for rows in batches]
 
     @property
     def epoch(self) -> int:
-        return len(self._batches)
+        return len(self.batches)
 
     def __call__(self, parameters: Vector, round_: int) -> Vector:
-        rows, targets = self._batches[round_ % len(self._batches)]
+        rows, targets = self.batches[round_ % len(self.batches)]
         coefficients = parameters if self._loss.outputs == 1 else parameters.reshape(self._loss.outputs, -1)
         residuals = self._loss.residuals(rows.times(coefficients.T), targets)
         return rows.transposed_times(residuals).T.ravel() / len(targets)

@@ -4,14 +4,16 @@
 
 A weighted sum of persons is one of rows: Σ wₚ vₚ = D ⊙ Σᵢ (w/k)ₚ₍ᵢ₎ residualᵢ ⊗ rowᵢ + Σ wₚ s, so nothing is formed for it.
 Norms take the products of a person's rows with each other: with uᵢ = rowᵢ/‖rowᵢ‖ and aᵢ = residualᵢ ‖rowᵢ‖/kₚ,
-‖vₚ‖² = Σᵢⱼ ⟨aᵢ, aⱼ⟩⟨uᵢ, uⱼ⟩. The products ⟨uᵢ, uⱼ⟩ do not change in training, so they are found once. With a diagonal, in l1, or
-if the products would take more memory than the rows, the vectors are formed, a few persons at a time.
+‖vₚ‖² = Σᵢⱼ ⟨aᵢ, aⱼ⟩⟨uᵢ, uⱼ⟩. The products ⟨uᵢ, uⱼ⟩ do not change in training, so they are found once, as a sparse matrix of all
+rows, of which a round takes one product. With a diagonal, in l1, or if the products would take more memory than the rows, the
+vectors are formed, a few persons at a time.
 
 **Guarantee** A person's vector depends on that person's rows and on public numbers only, and its norm is not understated. Rows
 of a person may cancel, which a sum in floating point shows up to rounding of its largest part. So a millionth of the mean length
 of the person's row gradients is added to the norm (as the side of a right angle; an l1 norm is at least that), which is more
-than rounding hides; weights are then so bounded that the rounding of a sum stays below 10⁻⁹ bounds. A person with a row that is
-not finite, or with no row at all, is absent. A person with one row has that row's vector and norm.
+than rounding hides; weights are then so bounded that the rounding of a sum stays below 10⁻⁹ bounds. Where squares may have
+under- or overflowed, the mean length of the row gradients takes the norm's place, which is at least the norm. A person with a row
+that is not finite, or with no row at all, is absent. A person with one row has that row's vector and norm.
 """
 
 import math
@@ -28,7 +30,7 @@ from privopt.perexample.grads import PerExampleVectors, Rows, Vector
 from privopt.perexample.linear_oracle import ROUNDING, LinearGrads, LinearOracle, shifted_norms
 from privopt.perexample.losses import Loss
 from privopt.perexample.persons import Persons, cut_between_persons
-from privopt.perexample.row_storage import CHUNK, lengths, sparse_lengths
+from privopt.perexample.row_storage import CHUNK, SURE
 
 
 class PersonGrads(PerExampleVectors):
@@ -38,25 +40,19 @@ class PersonGrads(PerExampleVectors):
         self._each, self._members, self._shift = each, members, shift
 
     def norms(self, order: int) -> Vector:
-        members, single = self._members, self._each.norms(order)
-        longest = members.mean(single)  # infinite or NaN for a person with such a row
-        own = self._formed_norms(order)
-        hidden = math.sqrt(ROUNDING) * (longest + self._centre_lengths(order))
-        several = np.hypot(own, hidden) if order == 2 else np.maximum(own, hidden)  # l1 norms have no squares to lose digits
-        several = np.where(np.isfinite(longest), several, np.inf)
-        if len(single):
-            first = single.take(members.starts.clip(max=len(single) - 1))
-            several = np.where(members.counts == 1, first, several)
-        own = np.where(members.counts == 0, np.inf, several)
+        if not len(self._each.residuals):
+            return np.full(len(self._members.counts), np.inf)
+        norms = self._norms_of_several(order) / self._members.divisors
+        if self._members.fewest < 2:
+            norms = self._with_few_rows(norms, order)
         if self._shift is None:
-            return own
+            return norms
         if order == 1:
             raise CompositionError("l1 norms of shifted gradients have no closed form: clip them in l2.")
-        return shifted_norms(own, members.mean(self._each.dots(self._shift)), self._shift)
+        return shifted_norms(norms, self._members.mean(self._each.dots(self._shift)), self._shift)
 
     def weighted_sum(self, weights: Vector) -> Vector:
-        shares = weights / np.maximum(self._members.counts, 1)
-        total = self._each.weighted_sum(shares.take(self._members.person_of))
+        total = self._each.weighted_sum(self._members.spread(weights / self._members.divisors))
         return total if self._shift is None else total + weights.sum() * self._shift
 
     def minus(self, other: "PersonGrads", weight: float = 1.0) -> "PersonGrads":
@@ -76,133 +72,211 @@ class PersonGrads(PerExampleVectors):
         shift = weight * vector if self._shift is None else self._shift + weight * vector
         return PersonGrads(self._each, self._members, shift)
 
-    def _formed_norms(self, order: int) -> Vector:
-        """Norms of D ⊙ the mean, as far as sums in floating point show them."""
-        residuals, diagonal = self._each.residuals, self._each.diagonal
-        if order == 2 and diagonal is None and self._members.products:
-            return self._members.norms_by_products(residuals, self._each.row_norms(2))
-        width = self._members.design.width
-        outputs = np.atleast_2d(residuals.T)
-        scales = [None] * len(outputs) if diagonal is None else list(diagonal.reshape(len(outputs), width))
-        sizes = [self._members.formed(*pair, order) for pair in zip(outputs, scales, strict=True)]
-        return sizes[0] if len(sizes) == 1 else lengths(np.stack(sizes, axis=1), order)
+    def _norms_of_several(self, order: int) -> Vector:
+        """‖Σ gᵢ‖ for persons with several rows, and what rounding may hide of it.
 
-    def _centre_lengths(self, order: int) -> Vector | float:
-        """How long the part of a mean is that the centre of the columns takes away again."""
-        frame, residuals, diagonal = self._members.design.frame, self._each.residuals, self._each.diagonal
+        Where squares may have under- or overflowed, Σ ‖gᵢ‖, which no norm of a sum exceeds.
+        """
+        members, each = self._members, self._each
+        if order == 1:
+            return np.maximum(members.formed_powers(each, 1), math.sqrt(ROUNDING) * self._lengths(1))
+        if each.diagonal is None:
+            residuals, rows, centre = each.residuals, each.batch.norms(2), members.centre_length
+            sizes = np.abs(residuals) if residuals.ndim == 1 else np.abs(residuals).sum(axis=1)  # in l1, which is at least l2
+            longest = members.sum(sizes * (rows + centre if centre else rows))
+            formed = members.products is None
+            squares = members.formed_powers(each, 2) if formed else members.squares((residuals.T * rows).T)
+        else:
+            longest, squares = self._lengths(2), members.formed_powers(each, 2)
+        squares += ROUNDING * longest * longest
+        norms = np.sqrt(squares)
+        if squares.min() > SURE and squares.max() < np.inf:  # NaN is neither
+            return norms
+        return np.where((squares > SURE) & (squares < np.inf), norms, longest)
+
+    def _with_few_rows(self, norms: Vector, order: int) -> Vector:
+        """The norms, with those of persons with one row as they are, and with infinity for persons with none."""
+        members = self._members
+        norms = np.where(members.counts == 1, self._each.norms(order).take(members.starts, mode="clip"), norms)
+        if not members.fewest:
+            norms[members.counts == 0] = np.inf
+        return norms
+
+    def _lengths(self, order: int) -> Vector:
+        """Σ ‖D ⊙ gᵢ‖ over each person's rows, and of what the centre of the columns takes away again."""
+        own, diagonal, frame = self._each.norms(order), self._each.diagonal, self._members.design.frame
         if frame.centre is None:
-            return 0.0
-        columns = frame.centre if frame.scale is None else frame.centre / frame.scale
-        outputs = np.atleast_2d(np.abs(residuals).T)
-        scales = np.ones((len(outputs), 1)) if diagonal is None else diagonal.reshape(len(outputs), -1)[:, : len(columns)]
-        sizes = [
-            self._members.mean(output) * np.linalg.norm(columns * scale, ord=order)
-            for output, scale in zip(outputs, scales, strict=True)
-        ]
-        return sizes[0] if len(sizes) == 1 else lengths(np.stack(sizes, axis=1), order)
+            return self._members.sum(own)
+        sizes = np.abs(self._each.residuals).reshape(len(own), -1)
+        columns = np.tile(frame.centre if frame.scale is None else frame.centre / frame.scale, (sizes.shape[1], 1))
+        if diagonal is not None:
+            columns *= diagonal.reshape(len(columns), -1)[:, : columns.shape[1]]
+        return self._members.sum(own + sizes @ np.linalg.norm(columns, ord=order, axis=1))
 
 
 class _Members:
     """Some persons, and where their rows are: in the batch, which holds them one person after another, and in the design."""
 
     def __init__(self, people: "_People", chosen: Rows) -> None:
-        self._people, self._chosen, self.design = people, chosen, people.design
-        everybody = people.persons
-        self.counts = everybody.counts if chosen is None else everybody.counts.take(chosen)
-        self.starts = everybody.starts if chosen is None else np.cumsum(self.counts) - self.counts
-        self.person_of = everybody.person_of if chosen is None else np.repeat(np.arange(len(self.counts)), self.counts)
+        self._people, self._chosen, self.design, self.fewest = people, chosen, people.design, people.fewest
+        self.counts, self.starts = people.persons.counts, people.persons.starts
         self.rows: Rows = None
         if chosen is not None:
-            self.rows = (everybody.starts.take(chosen) - self.starts).take(self.person_of) + np.arange(len(self.person_of))
+            self.counts = self.counts.take(chosen)
+            self.starts = self.counts.cumsum() - self.counts
+            self._moved = people.persons.starts.take(chosen) - self.starts  # how much later a person's rows are in the design
+            self.rows = self._moved.repeat(self.counts)
+            self.rows += np.arange(len(self.rows))
+        self.divisors = self.counts if self.fewest else np.maximum(self.counts, 1)
+
+    @property
+    def products(self) -> sp.csr_array | None:
+        """Those of all rows: see `_People`."""
+        return self._people.products
+
+    @property
+    def centre_length(self) -> float:
+        """How much longer than a row what the centre of the columns takes away from it may be."""
+        return self._people.centre_length
+
+    def sum(self, values: Vector) -> Vector:
+        """The sum of a number over each person's rows."""
+        return self._people.membership @ values if self.rows is None else self._segments(values, self.starts, self.counts)
 
     def mean(self, values: Vector) -> Vector:
         """The mean of a number over each person's rows; 0 without rows."""
-        return np.bincount(self.person_of, values, minlength=len(self.counts)) / np.maximum(self.counts, 1)
+        found: Vector = self.sum(values) / self.divisors
+        return found
 
-    @property
-    def products(self) -> dict[int, Vector]:
-        """⟨uᵢ, uⱼ⟩ of all persons with so many rows, the persons last; empty if that would take too much memory."""
-        return self._people.products
+    def spread(self, values: Vector) -> Vector:
+        """Each person's number, for each of the rows."""
+        return values.repeat(self.counts)
+
+    def squares(self, sizes: Vector) -> Vector:
+        """‖Σ sizeᵢ ⊗ uᵢ‖² for each person."""
+        if self._pairs is None:
+            through = self.products @ sizes
+            through *= sizes
+            return self.sum(through if through.ndim == 1 else through.sum(axis=1))
+        values, left, right, starts, numbers = self._pairs
+        if sizes.ndim == 1:
+            both = sizes.take(left)
+            both *= sizes.take(right)
+        else:
+            both = np.einsum("po,po->p", sizes.take(left, axis=0), sizes.take(right, axis=0))
+        both *= values
+        return self._segments(both, starts, numbers)
 
     @cached_property
-    def _alike(self) -> list[tuple[Vector, Vector, Vector]]:
-        """Persons with equally many rows, two or more: their places, the places of their rows, and the products of these."""
-        found = []
-        for count, products in self.products.items():
-            places = np.flatnonzero(self.counts == count)
-            if count > 1 and len(places):
-                if self._chosen is not None:
-                    products = products.take(self._people.place.take(self._chosen.take(places)), axis=2)
-                found.append((places, self.starts.take(places) + np.arange(count)[:, None], products))
+    def _pairs(self) -> tuple[Vector, Vector, Vector, Vector, Vector] | None:
+        """Of persons who were drawn: the products, the places of both rows in the batch, and where those of each person are."""
+        if self.rows is None or self.products is None:
+            return None
+        numbers = self._people.pairs.take(self._chosen)
+        ends, places = numbers.cumsum(), np.arange(len(self.rows))
+        each = np.arange(int(ends[-1]))
+        later = (self.starts + self.counts).repeat(self.counts) - places  # rows that the person has from this one on
+        right = (places - (later.cumsum() - later)).repeat(later) + each
+        entries = (self._people.ends_of_pairs.take(self._chosen) - ends).repeat(numbers) + each
+        return self.products.data.take(entries), places.repeat(later), right, ends - numbers, numbers
+
+    def _segments(self, values: Vector, starts: Vector, numbers: Vector) -> Vector:
+        """Sums of so many values each; 0 for persons without any."""
+        if self.fewest:
+            return np.add.reduceat(values, starts)
+        found, some = np.zeros(len(numbers)), numbers > 0
+        found[some] = np.add.reduceat(values, starts[some])
         return found
 
-    def norms_by_products(self, residuals: Vector, norms: Vector) -> Vector:
-        """‖(1/k) Σ residualᵢ ⊗ rowᵢ‖ for each person with several rows."""
-        found, lengths_of_rows = np.zeros(len(self.counts)), np.atleast_2d(residuals.T) * norms
-        for places, rows, products in self._alike:
-            sizes = lengths_of_rows.take(rows, axis=1)  # outputs × rows of a person × persons
-            largest = np.abs(sizes).max(axis=(0, 1))
-            largest[largest == 0] = 1.0
-            sizes /= largest  # their squares neither under- nor overflow
-            squares = sum(np.einsum("ip,ip->p", np.einsum("ijp,jp->ip", products, one), one) for one in sizes)
-            found[places] = largest * np.sqrt(np.maximum(squares, 0.0)) / len(rows)
-        return found
+    def formed_powers(self, each: LinearGrads, order: int) -> Vector:
+        """‖D ⊙ Σ residualᵢ ⊗ rowᵢ‖² or ‖…‖₁ for each person, from vectors that are formed, a few at a time."""
+        powers = np.zeros(len(self.counts))
+        outputs = 1 if each.residuals.ndim == 1 else each.residuals.shape[1]
+        diagonal = None if each.diagonal is None else each.diagonal.reshape(outputs, 1, -1)
+        for people, ends in self._pieces():
+            residuals = each.residuals[ends[0] : ends[-1]]
+            if each.batch.is_dense:
+                sums = each.batch.segment_sums(residuals, ends - ends[0], ends[0]).reshape(outputs, len(ends) - 1, -1)
+                sums = sums if diagonal is None else sums * diagonal
+                powers[people] = np.einsum("opw,opw->p", sums, sums) if order == 2 else np.abs(sums).sum(axis=(0, 2))
+                continue
+            values = self.design.framed_values(
+                np.arange(ends[0], ends[-1]) if self.rows is None else self.rows[ends[0] : ends[-1]]
+            )
+            for output, column in enumerate(residuals.reshape(len(residuals), -1).T):
+                segments: Any = sp.csr_array((column, np.arange(len(column)), ends - ends[0]), (len(ends) - 1, len(column)))
+                sparse = segments @ values
+                entries = sparse.data if diagonal is None else sparse.data * diagonal[output, 0].take(sparse.indices)
+                person_of = np.arange(len(ends) - 1).repeat(np.diff(sparse.indptr))
+                powers[people] += np.bincount(person_of, np.abs(entries) ** order, minlength=len(ends) - 1)
+        return powers
 
-    def formed(self, residuals: Vector, scale: Vector | None, order: int) -> Vector:
-        """‖scale ⊙ (1/k) Σ residualᵢ rowᵢ‖ for each person, from vectors that are formed, a few at a time."""
-        found, shares = np.zeros(len(self.counts)), residuals / np.maximum(self.counts, 1).take(self.person_of)
-        for people, rows in self._pieces():
-            values = self.design.framed_values(np.arange(rows.start, rows.stop) if self.rows is None else self.rows[rows])
-            starts = np.append(self.starts[people], rows.stop) - rows.start
-            means: Any = sp.csr_array((shares[rows], np.arange(len(shares[rows])), starts), (len(starts) - 1, values.shape[0]))
-            vectors = means @ values
-            if sp.issparse(vectors):
-                entries = vectors.data if scale is None else vectors.data * scale.take(vectors.indices)
-                person_of = np.repeat(np.arange(len(starts) - 1), np.diff(vectors.indptr))
-                found[people] = sparse_lengths(np.abs(entries), person_of, len(starts) - 1, order)
-            else:
-                found[people] = lengths(np.abs(vectors if scale is None else vectors * scale), order)
-        return found
-
-    def _pieces(self) -> Iterator[tuple[slice, slice]]:
-        """Persons and their rows, of at most so many numbers at a time as are copied at once."""
-        most = max(1, CHUNK // max(1, self.design.width))
-        ends = np.append(self.starts, len(self.person_of))
+    def _pieces(self) -> Iterator[tuple[slice, Vector]]:
+        """Persons and where their rows end, of at most so many numbers at a time as are copied at once."""
+        ends, most = np.append(self.starts, int(self.counts.sum())), max(1, CHUNK // max(1, self.design.width))
+        if ends[-1] <= most:
+            yield slice(0, len(self.counts)), ends
+            return
         for first, after in cut_between_persons(self.counts, most):
-            yield slice(first, after), slice(int(ends[first]), int(ends[after]))
+            yield slice(first, after), ends[first : after + 1]
 
 
 class _People:
-    """All persons of a design whose rows stand one person after another."""
+    """All persons of a design whose rows stand one person after another.
+
+    `pairs` is how many pairs of its rows a person has, each row's with itself among them.
+    """
 
     def __init__(self, design: Design, persons: Persons) -> None:
         self.design, self.persons = design, persons
-        self.place = np.zeros(persons.size, dtype=np.intp)  # among the persons with as many rows
-        for count in np.unique(persons.counts):
-            same = persons.counts == count
-            self.place[same] = np.arange(int(same.sum()))
+        self.fewest = int(persons.counts.min(initial=1))
+        self.pairs = persons.counts.astype(np.intp) * (persons.counts + 1) // 2
+        self.ends_of_pairs = self.pairs.cumsum()
 
     @cached_property
-    def products(self) -> dict[int, Vector]:
-        counts = self.persons.counts.astype(np.int64)
-        if int((counts**2).sum()) > max(len(self.design) * self.design.width, 16 * CHUNK):
-            return {}
-        norms = self.design.norms(2)
-        return {int(count): self._products_of(int(count), norms) for count in np.unique(counts[counts > 0])}
+    def centre_length(self) -> float:
+        """The length of the framed centre; 0 without one."""
+        frame = self.design.frame
+        if frame.centre is None:
+            return 0.0
+        return float(np.linalg.norm(frame.centre if frame.scale is None else frame.centre / frame.scale))
 
-    def _products_of(self, count: int, norms: Vector) -> Vector:
-        starts = self.persons.starts[self.persons.counts == count]
-        if count == 1:
-            return np.ones((1, 1, len(starts)))  # norms of single rows are those of the design
-        found = np.empty((count, count, len(starts)))
+    @cached_property
+    def membership(self) -> sp.csr_array:
+        """persons × rows: 1 for a person's own rows."""
+        rows = len(self.persons.rows)
+        return sp.csr_array((np.ones(rows), np.arange(rows), np.append(self.persons.starts, rows)), (self.persons.size, rows))
+
+    @cached_property
+    def products(self) -> sp.csr_array | None:
+        """rows × rows: ⟨uᵢ, uᵢ⟩, and 2 ⟨uᵢ, uⱼ⟩ for j > i of the same person. `None` if that would take too much memory."""
+        counts, rows = self.persons.counts, len(self.design)
+        if 2 * int(self.pairs.sum()) > max(rows * self.design.width, 16 * CHUNK):
+            return None
+        values, columns = (
+            np.empty(int(self.pairs.sum())),
+            np.empty(int(self.pairs.sum()), dtype=np.int32 if rows < 2**31 else np.int64),
+        )
+        for count in np.unique(counts[counts > 0]).tolist():
+            same = counts == count
+            starts, (left, right) = self.persons.starts[same], np.triu_indices(count)
+            entries = (self.ends_of_pairs - self.pairs)[same][:, None] + np.arange(len(left))
+            values[entries] = np.where(left == right, 1, 2) * self._products_of(count, starts)[:, left, right]
+            columns[entries] = starts[:, None] + right
+        later = self.persons.counts.cumsum().repeat(counts) - np.arange(rows)
+        return sp.csr_array((values, columns, np.append(0, later.cumsum()).astype(columns.dtype)), (rows, rows))
+
+    def _products_of(self, count: int, starts: Vector) -> Vector:
+        """persons × count × count: ⟨uᵢ, uⱼ⟩ of persons with so many rows, which begin here."""
+        norms = self.design.norms(2)
+        found = np.empty((len(starts), count, count))
         step = max(1, CHUNK // (count * max(1, self.design.width)))
         for first in range(0, len(starts), step):
             part = starts[first : first + step]
             rows = (part[:, None] + np.arange(count)).ravel()
             own = norms.take(rows)
             inverse = np.where(np.isfinite(own) & (own > 0), own, np.inf)
-            values = self.design.framed_values(rows)
-            found[:, :, first : first + step] = _inner_products(values, inverse, count).transpose(1, 2, 0)
+            found[first : first + step] = _inner_products(self.design.framed_values(rows), inverse, count)
         return found
 
 

@@ -22,39 +22,39 @@ class Dense:
     """Rows of an array."""
 
     def __init__(self, values: Vector) -> None:
-        self._values = values
+        self.values = values
         self.shape = (int(values.shape[0]), int(values.shape[1]))
 
     def take(self, rows: Vector) -> "Dense":
-        return Dense(self._values.take(rows, axis=0))
+        return Dense(self.values.take(rows, axis=0))
 
     def without(self, rows: Vector) -> "Dense":
-        return Dense(np.where(rows[:, None], 0.0, self._values))
+        return Dense(np.where(rows[:, None], 0.0, self.values))
 
     def framed(self, rows: Vector, centre: Vector | None, scale: Vector | None, intercept: float) -> "Dense":
         return Dense(self.framed_values(rows, centre, scale, intercept))
 
     def framed_values(self, rows: Vector, centre: Vector | None, scale: Vector | None, intercept: float) -> Vector:
         """(row − centre)/scale, and then the intercept unless that is 0."""
-        values = self._values.take(rows, axis=0) - (0.0 if centre is None else centre)
+        values = self.values.take(rows, axis=0) - (0.0 if centre is None else centre)
         values /= 1.0 if scale is None else scale
         return np.hstack([values, np.full((len(rows), 1), intercept)]) if intercept else values
 
     def rows(self, start: int, stop: int) -> "Dense":
-        return Dense(self._values[start:stop])
+        return Dense(self.values[start:stop])
 
     def times(self, slopes: Vector) -> Vector:
-        product: Vector = self._values @ slopes
+        product: Vector = self.values @ slopes
         return product
 
     def transposed_times(self, weights: Vector) -> Vector:
-        product: Vector = self._values.T @ weights
+        product: Vector = self.values.T @ weights
         return product
 
     def compact(self) -> "Dense | Csr":
         """The same rows for many products: as CSR if most entries are 0."""
-        few = 2 * np.count_nonzero(self._values) < self._values.size
-        return Csr(sp.csr_array(self._values)) if few else self
+        few = 2 * np.count_nonzero(self.values) < self.values.size
+        return Csr(sp.csr_array(self.values)) if few else self
 
     def norms(self, order: int, centre: Vector | None, scale: Vector | None) -> Vector:
         """Norms of (row − centre)/scale."""
@@ -62,7 +62,7 @@ class Dense:
         step = max(1, CHUNK // max(1, self.shape[1]))
         with np.errstate(all="ignore"):
             for start in range(0, len(total), step):
-                chunk = self._values[start : start + step]
+                chunk = self.values[start : start + step]
                 if centre is not None:
                     chunk = chunk - centre
                 if scale is not None:
@@ -75,12 +75,12 @@ class Dense:
         squared, unit = _squared(weights)
         step = max(1, CACHED // max(1, self.shape[1]))
         if self.shape[0] <= step:  # for a few rows the loop takes longer than the sums
-            entries = self._values if centre is None else self._values - centre
+            entries = self.values if centre is None else self.values - centre
             return _scaled_back((entries * entries) @ squared, unit)
         total = np.empty((self.shape[0], *weights.shape[1:]))
         buffer = np.empty((min(step, self.shape[0]), self.shape[1]))
         for start in range(0, len(total), step):
-            chunk = self._values[start : start + step]
+            chunk = self.values[start : start + step]
             part = buffer[: len(chunk)]
             if centre is not None:
                 chunk = np.subtract(chunk, centre, out=part)
@@ -92,7 +92,7 @@ class Dense:
         total = np.zeros(self.shape[1])
         step = max(1, CHUNK // max(1, self.shape[1]))
         for start in range(0, len(weights), step):
-            chunk = self._values[start : start + step]
+            chunk = self.values[start : start + step]
             total += weights[start : start + step] @ np.abs(chunk if centre is None else chunk - centre)
         return total
 

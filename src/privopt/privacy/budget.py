@@ -93,6 +93,7 @@ def cautions(delta: float, size: int, unit: UnitName = "example") -> list[str]:
 
 # ---------------------------------------------------------------- what it means
 
+ALMOST_SURE = 0.9995
 WEAK = 10.0  # an ε above which the guarantee by itself protects hardly anybody
 
 
@@ -129,6 +130,36 @@ def strongest_attacker(epsilon: float, delta: float = 0.0) -> Attacker:
     return Attacker((1 + advantage) / 2, advantage, posterior)
 
 
+def detection_rate(epsilon: float, delta: float, false_alarms: float) -> float:
+    """How often, at most, an attacker recognises a unit that took part, who accuses others with this probability.
+
+    The trade-off curve of (ε, δ): a test with false positive rate α has a true positive rate of at most
+    min(δ + e^ε α, 1 − e^−ε (1 − δ − α)) (Wasserman, Zhou 2010; Kairouz, Oh, Viswanath 2015).
+
+    >>> f"{detection_rate(1.0, 0.0, 0.01):.4f} {detection_rate(0.0, 0.0, 0.3):.1f} {detection_rate(100.0, 1e-5, 0.01):.1f}"
+    '0.0272 0.3 1.0'
+    """
+    few, many = delta + math.exp(min(epsilon, 700.0)) * false_alarms, 1 - math.exp(-epsilon) * (1 - delta - false_alarms)
+    return max(0.0, min(1.0, few, many))
+
+
+_STRENGTHS = (
+    (1.0, "strong: 1 or less is what many would wish for"),
+    (3.0, "common in practice, between strong (1) and weak (10)"),
+    (WEAK, "weak: usual for large models, and far from the strong ε = 1"),
+    (math.inf, "very weak: above 10, the bound says little"),
+)
+
+
+def describe_strength(epsilon: float) -> str:
+    """How strong such an ε is; its first word or two are a label.
+
+    >>> describe_strength(2.0)
+    'common in practice, between strong (1) and weak (10)'
+    """
+    return next(words for most, words in _STRENGTHS if epsilon <= most)
+
+
 def describe_attacker(epsilon: float, delta: float = 0.0) -> str:
     """What ε means, in words.
 
@@ -137,22 +168,17 @@ def describe_attacker(epsilon: float, delta: float = 0.0) -> str:
     """
     attacker = strongest_attacker(epsilon, delta)
     apart = f", but for an event of probability δ = {delta:.3g}" if delta else ""
-    said = (
-        f"At ε = {epsilon:g} an attacker who gives it even odds that someone took part can become at most "
-        f"{_percent(attacker.posterior)} sure{apart}, and guess right with probability at most {_share(attacker.success)} "
-        f"(0.5 is blind guessing); membership advantage at most {_share(attacker.advantage)}."
-    )
+    if attacker.posterior < ALMOST_SURE:
+        said = (
+            f"At ε = {epsilon:g} an attacker who gives it even odds that someone took part can become at most "
+            f"{100 * attacker.posterior:.1f} % sure{apart}, and guess right with probability at most {attacker.success:.3f} "
+            f"(0.5 is blind guessing); membership advantage at most {attacker.advantage:.3f}."
+        )
+    else:
+        said = f"At ε = {epsilon:g} an attacker who gives it even odds that someone took part can become all but certain of it."
     if epsilon > WEAK:
         said += (
             f" So ε = {epsilon:g} by itself promises next to nothing: it allows a release that shows who took part. "
             "1 is strong, 3 is common, 10 is weak."
         )
     return said
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %" if share < 0.9995 else "more than 99.95 %"
-
-
-def _share(share: float) -> str:
-    return f"{share:.3f}" if share < 0.9995 else "almost 1"

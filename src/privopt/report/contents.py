@@ -5,7 +5,6 @@ Everything is computed from released numbers, so it is post-processing and costs
 
 import datetime
 import json
-import math
 import platform
 import re
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ from privopt.datasets import Categorical, Date, Known, Numeric
 from privopt.datasets.schema import INDICATOR
 from privopt.errors import InputError, PrivoptError
 from privopt.privacy.accountants import epsilon
-from privopt.privacy.budget import UNITS, strongest_attacker
+from privopt.privacy.budget import UNITS, describe_strength, strongest_attacker
 from privopt.privacy.events import (
     DpEvent,
     FailureDpEvent,
@@ -95,6 +94,7 @@ class Evaluation(NamedTuple):
     statement: Statement
     classes: tuple[str, ...] = ()
     confusion: tuple[tuple[float, ...], ...] = ()  # noisy numbers, by true class and by predicted class
+    held_out: bool = False  # whether training set these units aside
 
     @property
     def cost(self) -> str:
@@ -172,8 +172,7 @@ class Contents:
     @property
     def strength(self) -> str:
         """How strong such an ε is, in words."""
-        value = self.statement.epsilon
-        return next(words for most, words in _STRENGTHS if value <= most)
+        return describe_strength(self.statement.epsilon)
 
     @cached_property
     def spending(self) -> tuple[Spent, ...]:
@@ -290,12 +289,6 @@ class Contents:
         return found
 
 
-_STRENGTHS = (
-    (1.0, "strong: 1 or less is what many would wish for"),
-    (3.0, "common in practice, between strong (1) and weak (10)"),
-    (10.0, "weak: usual for large models, and far from the strong ε = 1"),
-    (math.inf, "very weak: above 10, the bound says little"),
-)
 _MANY_ROUNDS = (
     "Noise was added in many rounds, and each round answers a point that depends on the noise of the rounds before. How that "
     "noise adds up in a coefficient depends on the curvature of the private loss, which was not released."
@@ -331,6 +324,7 @@ def _parse_evaluation(name: str, value: dict[str, Any]) -> Evaluation:
         Statement.from_json(value["statement"]),
         tuple(map(str, classes)),
         tuple(tuple(map(float, row)) for row in confusion),
+        value.get("holdout") is not None,
     )
 
 

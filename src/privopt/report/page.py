@@ -4,31 +4,26 @@ What is claimed comes first, in plain words; every plot has its numbers in a tab
 columns and classes, settings) is escaped where it enters the page.
 """
 
-import html
 import json
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from privopt import __version__
 from privopt.durable import write_atomically
 from privopt.errors import PrivoptError, warn
-from privopt.escaping import printable
+from privopt.privacy.accountants import choose
 from privopt.privacy.budget import UNITS, cautions, describe_neighbours
 from privopt.privacy.events import describe
 from privopt.privacy.statement import NO_GUARANTEE
+from privopt.report import pieces
 from privopt.report.contents import COVERAGE, DEVIATIONS, Coefficient, Contents, Evaluation
 from privopt.report.deployments import registry_entry
-from privopt.report.plots import MOST_DRAWN, can_draw, draw_coefficients, draw_spending
+from privopt.report.planning import attacker_table
+from privopt.report.plots import MOST_DRAWN, NO_PLOTS, can_draw, draw_coefficients, draw_spending, draw_trade_off
 from privopt.runs.folder import RunFolder
 
 FILE = "report.html"
 MOST_ROWS = 200  # of a table
-STYLE = Path(__file__).with_name("report.css")
 MOST_CLASSES = 20  # of a confusion matrix
 SEEDED = "The noise came from a fixed seed. Whoever knows the seed can remove the noise: this run is for tests only."
-NO_PLOTS = (
-    "There is no plot: matplotlib is not installed. With it (pip install 'privopt[report]'), privopt show RUN --html draws one."
-)
 
 
 def write_report(folder: RunFolder) -> Path:
@@ -64,6 +59,7 @@ def render_page(contents: Contents, *, plots: bool | None = None) -> str:
     sections = (
         ("claim", "What is protected, and how sure that is", _claim(contents)),
         ("quality", "How good the model is", _quality(contents)),
+        ("attacker", "What an attacker can say", _attacker(contents, drawn)),
         ("spending", "What was spent", _spending(contents, drawn)),
         ("model", "The model", _model(contents, drawn)),
         ("features", "Features, and where their ranges come from", _features(contents)),
@@ -72,36 +68,14 @@ def render_page(contents: Contents, *, plots: bool | None = None) -> str:
         ("again", "Reproducibility", _reproducibility(contents)),
     )
     title = f"Privacy report: {contents.target}, from {contents.data_name}"
-    links = " · ".join(f'<a href="#{name}">{_text(words)}</a>' for name, words, _ in sections[1:])
-    body = "\n".join(
-        f'<section aria-labelledby="{name}"><h2 id="{name}">{_text(words)}</h2>\n{inner}\n</section>'
-        for name, words, inner in sections
+    links = " · ".join(f'<a href="#{name}">{pieces.text(words)}</a>' for name, words, _ in sections[1:])
+    return pieces.page(
+        title,
+        pieces.facts(_heading(contents)),
+        sections,
+        "It is made from what this run released: its statement, its ledger and its model. No row of the data was read for it.",
+        after=f'<nav aria-label="Sections"><p class="note">In this report: {links}</p></nav>\n',
     )
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>{_text(title)}</title>
-<style>
-{STYLE.read_text(encoding="utf-8")}</style>
-</head>
-<body>
-<a class="skip" href="#content">Skip to the claim</a>
-<header>
-<h1>{_text(title)}</h1>
-{_facts(_heading(contents))}
-</header>
-<main id="content" tabindex="-1">
-{body}
-<nav aria-label="Sections"><p class="note">In this report: {links}</p></nav>
-</main>
-<footer><p>Written by privopt {_text(__version__)} from what this run released: its statement, its ledger and its model.
-No row of the data was read for it.</p></footer>
-</body>
-</html>
-"""
 
 
 # ---------------------------------------------------------------- sections
@@ -129,16 +103,16 @@ def _claim(contents: Contents) -> str:
     statement, budget, noun = contents.statement, contents.statement.budget, _noun(contents)
     parts = []
     if statement.seeded:
-        parts.append(_warning(SEEDED))
+        parts.append(pieces.warning(SEEDED))
     if not statement.private:
-        parts += ['<p class="claim">No guarantee: not private</p>', _warning(NO_GUARANTEE)]
+        parts += ['<p class="claim">No guarantee: not private</p>', pieces.warning(NO_GUARANTEE)]
     else:
         guess = 100 * (contents.guess or 1.0)
         changed = "took part" if budget.neighbours == "add-remove" else "is the one it is, and not another"
         parts += [
             f'<p class="claim">ε = {statement.epsilon:.4g}, δ = {budget.delta:.3g}</p>',
-            f'<p class="note">({"ε, δ" if budget.delta else "ε"})-differentially private, for {_text(UNITS[budget.unit])}</p>',
-            *(_warning(caution) for caution in cautions(budget.delta, statement.examples or 10**18, budget.unit)),
+            pieces.note(f"({'ε, δ' if budget.delta else 'ε'})-differentially private, for {UNITS[budget.unit]}"),
+            *(pieces.warning(caution) for caution in cautions(budget.delta, statement.examples or 10**18, budget.unit)),
         ]
         protected = (
             f"Whether any one {noun} of the data {changed} is hidden from whoever has what was released: {statement.released}. "
@@ -155,11 +129,11 @@ def _claim(contents: Contents) -> str:
         )
         most = f"<strong>{guess:.1f} times of 100</strong>, however clever.{_delta(budget.delta)}"
         parts += [
-            f"<h3>What is protected</h3><p>{_text(protected)}</p>",
-            f"<h3>For whom</h3><p>{_text(unit)}</p>",
-            f"<h3>How sure</h3><p>{_text(coin)} {most}</p>",
+            f"<h3>What is protected</h3><p>{pieces.text(protected)}</p>",
+            f"<h3>For whom</h3><p>{pieces.text(unit)}</p>",
+            f"<h3>How sure</h3><p>{pieces.text(coin)} {most}</p>",
         ]
-    parts += ["<h3>What is not covered</h3>", _list(statement.not_covered)]
+    parts += ["<h3>What is not covered</h3>", pieces.bullets(statement.not_covered)]
     for heading, items in (
         ("Taken as public", statement.assumed_public),
         ("Estimated privately, inside this budget", statement.paid_for),
@@ -167,7 +141,7 @@ def _claim(contents: Contents) -> str:
         ("Assumed: checked, but not proved", statement.assumed),
     ):
         if items:
-            parts += [f"<h3>{heading}</h3>", _list(items)]
+            parts += [f"<h3>{heading}</h3>", pieces.bullets(items)]
     return "\n".join(parts)
 
 
@@ -189,23 +163,40 @@ def _quality(contents: Contents) -> str:
 
 def _evaluation(one: Evaluation) -> str:
     unit = one.statement.budget.unit
-    words = (
-        f"Measured with noise on {one.size} {'row' if unit == 'example' else unit}s of {one.data} ({one.name}). This cost "
-        f"{one.cost}, on top of what training cost those who were in both."
-    )
+    units = f"{'row' if unit == 'example' else unit}s"
+    words = f"Measured with noise on {one.size} {units} of {one.data} ({one.name}). This cost {one.cost}"
+    words += f"; these {units} were set aside from training." if one.held_out else ", on top of what training cost those in both."
     columns = ("Measure", "Value", f"{one.confidence:.0%} interval")
-    parts = [f"<p>{_text(words)}</p>", *([_warning(SEEDED)] if one.statement.seeded else [])]
+    parts = [f"<p>{pieces.text(words)}</p>", *([pieces.warning(SEEDED)] if one.statement.seeded else [])]
     parts.append(
-        _table("Quality, with intervals that include the noise", columns, [n.words for n in one.numbers], numbers=(1, 2))
+        pieces.table("Quality, with intervals that include the noise", columns, [n.words for n in one.numbers], numbers=(1, 2))
     )
     if one.confusion and len(one.confusion[0]) == len(one.classes) <= MOST_CLASSES:
         names = [*one.classes, "(other)"][: len(one.confusion)]
         rows = [(name, *(f"{count:.0f}" for count in row)) for name, row in zip(names, one.confusion, strict=False)]
-        table = _table(
+        table = pieces.table(
             "Noisy counts, by true class and predicted class", ("True class", *one.classes), rows, numbers=range(1, 99)
         )
-        parts.append(_details("Confusion matrix", table))
+        parts.append(pieces.details("Confusion matrix", table))
     return "\n".join(parts)
+
+
+USUAL = (1.0, 3.0, 10.0)  # ε to compare with
+
+
+def _attacker(contents: Contents, drawn: bool) -> str:
+    statement, delta = contents.statement, contents.statement.budget.delta
+    if not statement.private:
+        return "<p>Anything: this release is not private.</p>"
+    words = (
+        f"The most that whoever sees the release can say about one {_noun(contents)}, with ε = {statement.epsilon:.4g} and, for "
+        "comparison, with other ε: how many who took part are recognised, at the price of how many false accusations. Real "
+        "attacks may do far worse; none can do better."
+    )
+    others = [one for one in USUAL if abs(one - statement.epsilon) > 0.05 * one]
+    budgets = [(one, delta) for one in sorted([statement.epsilon, *others])]
+    plot = pieces.figure(draw_trade_off(budgets, statement.epsilon, words), "Thick: this release.") if drawn else ""
+    return f"<p>{pieces.text(words)}</p>{plot}{pieces.table(*attacker_table(budgets), numbers=range(4))}"
 
 
 def _spending(contents: Contents, drawn: bool) -> str:
@@ -220,9 +211,15 @@ def _spending(contents: Contents, drawn: bool) -> str:
         f"at δ = {budget.delta:.3g}."
     )
     rows = [(str(one.releases), f"{one.epsilon:.4g}") for one in spent]
-    table = _table("ε after so many releases, each priced with all before it", ("Releases", "ε"), rows, numbers=(0, 1))
-    plot = [_figure(draw_spending(spent, budget.epsilon, words), "Dashed: the planned budget.")] if drawn else [_note(NO_PLOTS)]
-    return "\n".join([f"<p>{_text(words)}</p>", *plot, _details("The numbers of the plot", table) if drawn else table])
+    table = pieces.table("ε after so many releases, each priced with all before it", ("Releases", "ε"), rows, numbers=(0, 1))
+    plot = (
+        [pieces.figure(draw_spending(spent, budget.epsilon, words), "Dashed: the planned budget.")]
+        if drawn
+        else [pieces.note(NO_PLOTS)]
+    )
+    return "\n".join(
+        [f"<p>{pieces.text(words)}</p>", *plot, pieces.details("The numbers of the plot", table) if drawn else table]
+    )
 
 
 _HALF_RANGES = (
@@ -239,9 +236,9 @@ _HATS = (
 
 def _model(contents: Contents, drawn: bool) -> str:
     model, found = contents.model, contents.coefficients
-    parts = [f"<p>{_text(contents.kind[0].upper() + contents.kind[1:])}.</p>"]
+    parts = [f"<p>{pieces.text(contents.kind[0].upper() + contents.kind[1:])}.</p>"]
     if model.classes:
-        parts.append(f"<p>Classes: {_text(', '.join(model.classes[:20]))}{' …' if len(model.classes) > 20 else ''}.</p>")
+        parts.append(f"<p>Classes: {pieces.text(', '.join(model.classes[:20]))}{' …' if len(model.classes) > 20 else ''}.</p>")
     if model.hidden:
         count = sum(weights.size + biases.size for weights, biases in (*model.hidden, (model.slopes, model.intercepts)))
         return "\n".join([*parts, f"<p>Its {count} parameters have no meaning one by one, so none is listed.</p>"])
@@ -253,14 +250,14 @@ def _model(contents: Contents, drawn: bool) -> str:
             f"{COVERAGE:.0%} of all runs. It says nothing about the error from having few {_noun(contents)}s.</p>"
         )
     else:
-        parts.append(f"<p>There are no intervals for the privacy noise. {_text(contents.why_no_deviation)}</p>")
+        parts.append(f"<p>There are no intervals for the privacy noise. {pieces.text(contents.why_no_deviation)}</p>")
     slopes = [one for one in found if one.feature != "(intercept)" or one not in found[-len(model.intercepts) :]]
     if drawn and slopes:
         most = "All" if len(slopes) <= MOST_DRAWN else f"The {MOST_DRAWN} largest of"
         words = f"{most} {len(slopes)} coefficients" + (", with the interval of the noise." if contents.deviation_known else ".")
-        parts.append(_figure(draw_coefficients(slopes, words), words))
+        parts.append(pieces.figure(draw_coefficients(slopes, words), words))
     elif not drawn:
-        parts.append(_note(NO_PLOTS))
+        parts.append(pieces.note(NO_PLOTS))
     shown = [*slopes[:MOST_ROWS], *found[len(slopes) :][:MOST_ROWS]]
     several = bool(found[0].output)
     columns = [
@@ -272,7 +269,7 @@ def _model(contents: Contents, drawn: bool) -> str:
     caption = "Coefficients, the largest first" + (f": {MOST_ROWS} of {len(slopes)}" if len(slopes) > MOST_ROWS else "")
     start = 2 if several else 1
     parts.append(
-        _table(caption, columns, [_row(one, several) for one in shown], numbers=(start, start + 1), tall=len(shown) > 15)
+        pieces.table(caption, columns, [_row(one, several) for one in shown], numbers=(start, start + 1), tall=len(shown) > 15)
     )
     return "\n".join(parts)
 
@@ -298,23 +295,23 @@ def _features(contents: Contents) -> str:
     rows = [tuple(feature) for feature in contents.features[:MOST_ROWS]]
     left = f": {MOST_ROWS} of {len(contents.features)}" if len(contents.features) > MOST_ROWS else ""
     parts = ["<p>Numbers outside a range are set to its nearer end. Categories that are not listed count as none.</p>"]
-    parts += [_table(f"Columns of the model{left}", ("Column", "Values", "Source"), rows, tall=len(rows) > 15)]
+    parts += [pieces.table(f"Columns of the model{left}", ("Column", "Values", "Source"), rows, tall=len(rows) > 15)]
     if contents.ignored:
-        parts.append(f"<p>Left out by the schema: {_text(', '.join(contents.ignored))}.</p>")
+        parts.append(f"<p>Left out by the schema: {pieces.text(', '.join(contents.ignored))}.</p>")
     return "\n".join(parts)
 
 
 def _settings(contents: Contents) -> str:
     rows = [(name, _number(value)) for name, value in contents.statement.settings.items()]
-    return _table("How the model was trained", ("Setting", "Value"), rows) if rows else "<p>None were recorded.</p>"
+    return pieces.table("How the model was trained", ("Setting", "Value"), rows) if rows else "<p>None were recorded.</p>"
 
 
 def _ledger(contents: Contents) -> str:
     statement = contents.statement
     rows = [(str(place), describe(entry.event), str(entry.count)) for place, entry in enumerate(contents.entries, start=1)]
     caption = f"Charges, each written before it was used{f': {MOST_ROWS} of {len(rows)}' if len(rows) > MOST_ROWS else ''}"
-    parts = [] if statement.cap is None else [f"<p>{_text(statement.cap[0].upper() + statement.cap[1:])}.</p>"]
-    parts.append(_table(caption, ("Charge", "Release", "Times"), rows[:MOST_ROWS], numbers=(2,), tall=len(rows) > 15))
+    parts = [] if statement.cap is None else [f"<p>{pieces.text(statement.cap[0].upper() + statement.cap[1:])}.</p>"]
+    parts.append(pieces.table(caption, ("Charge", "Release", "Times"), rows[:MOST_ROWS], numbers=(2,), tall=len(rows) > 15))
     return "\n".join(parts)
 
 
@@ -329,76 +326,19 @@ def _reproducibility(contents: Contents) -> str:
         ("Method", str(statement.settings.get("method", "unknown"))),
         ("Seed", seed),
         ("Noise", statement.noise or "from a seed"),
-        ("Accountant", f"{statement.accountant} (dp-accounting)"),
+        ("Accountant", f"{choose(statement.event, statement.budget.neighbours, statement.accountant)} (dp-accounting)"),
         ("Ledger's newest hash", contents.newest or "unknown"),
         ("This page was written with", ", ".join(f"{name} {number}" for name, number in contents.versions.items())),
     ]
     entry = json.dumps(registry_entry(contents), indent=2, ensure_ascii=False)
     return "\n".join(
         [
-            _facts(facts),
-            _details("The statement, word for word", f"<pre>{_lines(statement.text())}</pre>"),
-            _details("As an entry of a registry of deployments (JSON)", f"<pre>{_lines(entry)}</pre>"),
+            pieces.facts(facts),
+            pieces.details("The statement, word for word", f"<pre>{pieces.lines(statement.text())}</pre>"),
+            pieces.details("As an entry of a registry of deployments (JSON)", f"<pre>{pieces.lines(entry)}</pre>", printed=False),
         ]
     )
 
 
-# ---------------------------------------------------------------- pieces
-
-
-def _text(words: object) -> str:
-    """Escape text from outside, for an element or for an attribute in quotes."""
-    return html.escape(printable(str(words)))
-
-
-def _lines(words: str) -> str:
-    return "\n".join(_text(line) for line in words.split("\n"))
-
-
 def _number(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _facts(facts: Iterable[tuple[str, str]]) -> str:
-    return f'<dl class="facts">{"".join(f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in facts)}</dl>'
-
-
-def _list(items: Iterable[str]) -> str:
-    return f"<ul>{''.join(f'<li>{_text(item)}</li>' for item in items)}</ul>"
-
-
-def _warning(words: str) -> str:
-    return f'<p class="warning"><strong>Warning.</strong> {_text(words)}</p>'
-
-
-def _note(words: str) -> str:
-    return f'<p class="note">{_text(words)}</p>'
-
-
-def _figure(svg: str, caption: str) -> str:
-    return f'<figure>{svg}<figcaption class="note">{_text(caption)}</figcaption></figure>'
-
-
-def _details(summary: str, inner: str) -> str:
-    return f"<details><summary>{_text(summary)}</summary>{inner}</details>"
-
-
-def _table(
-    caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int] = (), tall: bool = False
-) -> str:
-    """A table in a box that scrolls, with the keyboard too."""
-
-    def kind(place: int) -> str:
-        return ' class="number"' if place in numbers else ""
-
-    head = "".join(f'<th scope="col"{kind(place)}>{_text(name)}</th>' for place, name in enumerate(columns))
-    body = "\n".join(
-        f'<tr><th scope="row"{kind(0)}>{_text(first)}</th>'
-        + "".join(f"<td{kind(place)}>{_text(value)}</td>" for place, value in enumerate(others, start=1))
-        + "</tr>"
-        for first, *others in rows
-    )
-    return (
-        f'<div class="scroll{" tall" if tall else ""}" tabindex="0" role="region" aria-label="{_text(caption)}">\n'
-        f"<table><caption>{_text(caption)}</caption><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>"
-    )

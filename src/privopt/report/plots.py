@@ -11,15 +11,20 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from privopt.escaping import printable
+from privopt.privacy.budget import detection_rate
 from privopt.report.contents import DEVIATIONS, Coefficient, Spent
+
+if TYPE_CHECKING:
+    from privopt.report.planning import Choice
 
 INK, ACCENT, FAINT = "#010203", "#040506", "#070809"  # stand for colours of the page
 COLOURS = {INK: "currentColor", ACCENT: "var(--accent)", FAINT: "var(--line)"}
 WIDTH = 4.8  # inches, of 72 points
 MOST_DRAWN, MOST_LETTERS = 20, 22
+NO_PLOTS = "There is no plot: matplotlib is not installed. Install it (pip install 'privopt[report]'), and write this page again."
 
 
 def can_draw() -> bool:
@@ -42,6 +47,48 @@ def draw_coefficients(coefficients: Sequence[Coefficient], title: str) -> str:
     """The largest coefficients, as bars from 0, with the interval of their noise where it is known."""
     with _quietly():
         return _finish(_coefficients(coefficients[:MOST_DRAWN][::-1]), title, "coefficients")
+
+
+def draw_trade_off(budgets: Sequence[tuple[float, float]], chosen: float, title: str) -> str:
+    """Who is recognised at most against who is accused falsely, at each (ε, δ); that of the chosen ε stands out."""
+    with _quietly():
+        return _finish(_trade_off(budgets, chosen), title, "trade-off")
+
+
+def draw_expected(choices: Sequence["Choice"], chosen: float, best: float, measure: str, title: str) -> str:
+    """The quality to expect against ε, below the best that is possible without privacy."""
+    with _quietly():
+        return _finish(_expected(choices, chosen, best, measure), title, "expected")
+
+
+def _trade_off(budgets: Sequence[tuple[float, float]], chosen: float) -> Any:
+    figure, axes = _start(3.4)
+    alarms = [step / 200 for step in range(201)]
+    styles = ((0, (1, 1)), (0, (3, 2)), (0, (6, 2)), (0, (6, 2, 1, 2)), (0, (1, 3)), (0, (3, 1, 1, 1)))
+    for place, (epsilon, delta) in enumerate(budgets):
+        style: dict[str, Any] = {"color": ACCENT, "linewidth": 2.5} if epsilon == chosen else {"color": INK, "linewidth": 1.1}
+        style |= {} if epsilon == chosen else {"linestyle": styles[place % len(styles)]}
+        axes.plot(alarms, [detection_rate(epsilon, delta, one) for one in alarms], label=f"ε = {epsilon:.3g}", **style)
+    axes.plot([0, 1], [0, 1], color=FAINT, linewidth=1.5, label="guessing")
+    axes.legend(loc="lower right", frameon=False, fontsize=9, labelcolor=INK)
+    axes.set(xlabel="accused falsely (of those who took no part)", ylabel="recognised, at most", xlim=(0, 1), ylim=(0, 1.02))
+    return figure
+
+
+def _expected(choices: Sequence["Choice"], chosen: float, best: float, measure: str) -> Any:
+    figure, axes = _start(2.7)
+    axes.axhline(best, color=INK, linewidth=1, linestyle=(0, (4, 3)))
+    axes.text(choices[0].epsilon, best, "not private", color=INK, ha="left", va="bottom", fontsize=9)
+    axes.plot([one.epsilon for one in choices], [one.expected for one in choices], color=ACCENT, linewidth=2, marker="o")
+    for one in choices:
+        if one.epsilon == chosen:
+            axes.plot([chosen], [one.expected], color=ACCENT, marker="o", markersize=10)
+    axes.set_xscale("log")
+    axes.set_xticks([one.epsilon for one in choices], labels=[f"{one.epsilon:g}" for one in choices])
+    axes.minorticks_off()
+    low = 0.5 if measure == "AUC" else 0.0
+    axes.set(xlabel="ε", ylabel=f"expected {measure}", ylim=(low, best + 0.12 * (best - low)))
+    return figure
 
 
 def _spending(spent: Sequence[Spent], planned: float) -> Any:

@@ -22,24 +22,27 @@ from privopt.durable import sync_directory, write_atomically
 from privopt.errors import InputError, PrivoptWarning
 from privopt.measure.samplers import held_out_rows
 from privopt.metrics import OTHER, ClassifierQuality, RegressorQuality, check_size, evaluate_classifier, evaluate_regressor
+from privopt.perexample.grads import Vector
+from privopt.perexample.persons import Persons
 from privopt.privacy.budget import Budget
 from privopt.privacy.ledger import Ledger
 from privopt.runs.folder import RunFolder
 from privopt.runs.model import SavedModel, Task
 from privopt.runs.request import HoldOut, Request
+from privopt.runs.table_users import take_ids
 
 Quality = ClassifierQuality | RegressorQuality
 
 
-def read_rows(model: SavedModel, file: Path, target: str | None, person: str | None = None) -> Table:
-    """Read rows to evaluate, with their target."""
+def read_rows(model: SavedModel, file: Path, target: str | None, person: str | None = None) -> tuple[Table, Vector | None]:
+    """Read rows to evaluate, with their target; and whose row each is, if `person` names a column that says it."""
     text = [*model.text_columns(target), *([person] if person else [])]  # ids as they are written: 007 is not 7
     table = datasets.read(file, target, names=None if model.encoding is not None else model.names, text=text)
     if table.target is None:
         raise InputError(f"{file} has no true values to compare with. Name their column with --target.")
     if person is not None and (table.frame is None or person not in table.frame):
         raise InputError(f"{file} has no column {person!r} that says whose row it is.")
-    return table
+    return table, None if person is None or table.frame is None else datasets.texts(table.frame[person])
 
 
 def evaluate_model(
@@ -47,14 +50,13 @@ def evaluate_model(
     table: Table,
     budget: Budget,
     *,
-    person: str | None = None,
+    groups: Vector | None = None,
     target_bounds: tuple[float, float] | None = None,
     error_bound: float | None = None,
     ledger: Ledger | None = None,
     seed: Any = None,
 ) -> Quality:
-    """Measure how good a saved model is on the private rows of a table (`privopt.metrics`)."""
-    groups = None if person is None or table.frame is None else datasets.texts(table.frame[person])
+    """Measure how good a saved model is on the private rows of a table (`privopt.metrics`); `groups` are ids of persons."""
     assert table.target is not None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivoptWarning)  # how many values were not listed is private here
@@ -122,18 +124,34 @@ def save(quality: Quality, path: Path, **more: object) -> None:
     sync_directory(path.parent)
 
 
-# ---------------------------------------------------------------- rows that training set aside
+# ---------------------------------------------------------------- rows, or persons, that training set aside
 
 
-def set_aside(table: Table, holdout: HoldOut) -> tuple[Table, Table]:
-    """The rows to train on, and those to evaluate on; the cut depends on the number of rows and the key only."""
-    trained, held_out = (_take_rows(table, rows) for rows in held_out_rows(len(table), holdout.share, holdout.key))
+def read_table(request: Request) -> tuple[Table, Vector | None]:
+    """The table that a request is about, without the column of persons; and whose row each is, if persons are protected."""
+    text = datasets.text_columns(request.schema, request.target)
+    table = datasets.read(request.file, request.target, text=[*text, *filter(None, [request.person])])
+    return (table, None) if request.person is None else take_ids(table, request.file, request.person, "person")
+
+
+def set_aside(size: int, holdout: HoldOut, persons: Persons | None) -> tuple[Vector, Vector]:
+    """The rows to train on, and those to evaluate on, by their places.
+
+    **Guarantee** That of `held_out_rows`. With persons, persons are cut in the place of rows: each is in one part with all rows.
+    """
+    if persons is None:
+        trained, held_out = held_out_rows(size, holdout.share, holdout.key)
+    else:
+        cut = held_out_rows(persons.size, holdout.share, holdout.key)
+        trained, held_out = (np.sort(persons.take(part).rows) for part in cut)
     if not len(trained) or not len(held_out):
-        raise InputError(f"--holdout {holdout.share:g} of {len(table)} rows leaves none to train on, or none to evaluate on.")
+        units = f"{size} rows" if persons is None else f"{persons.size} persons"
+        raise InputError(f"--holdout {holdout.share:g} of {units} leaves none to train on, or none to evaluate on.")
     return trained, held_out
 
 
-def _take_rows(table: Table, rows: Any) -> Table:
+def take_rows(table: Table, rows: Vector) -> Table:
+    """The rows at these places."""
     return replace(
         table,
         frame=None if table.frame is None else table.frame.iloc[rows].reset_index(drop=True),
@@ -142,37 +160,43 @@ def _take_rows(table: Table, rows: Any) -> Table:
     )
 
 
-def check_held_out(request: Request, held_out: Table, task: Task, classes: int, kinds: dict[str, Kind]) -> None:
-    """Refuse an evaluation that could not be done after training, before anything is paid."""
+def check_held_out(request: Request, held_out: Table, size: int, task: Task, classes: int, kinds: dict[str, Kind]) -> None:
+    """Refuse an evaluation, on so many rows or persons, that could not be done after training, before anything is paid."""
     assert request.holdout is not None
     if task == "regress" and (request.schema is None or request.schema.target is None):
         raise InputError("--holdout needs the public range of a number to predict: declare the target's range in a --schema.")
     if held_out.frame is not None:
         datasets.check_columns(held_out.frame, kinds)
-    check_size(len(held_out), _holdout_budget(request), classes)
+    check_size(size, _holdout_budget(request), classes)
 
 
 def _holdout_budget(request: Request) -> Budget:
     assert request.holdout is not None
-    return Budget(request.holdout.epsilon, 0.0, request.neighbours)
+    return Budget(request.holdout.epsilon, 0.0, request.neighbours, request.unit)
 
 
 def evaluate_held_out(folder: RunFolder) -> tuple[Quality, Path] | None:
-    """Evaluate a finished model on the rows that its run set aside, once; None if there are none, or it was done before.
+    """Evaluate a finished model on what its run set aside, once; None if that is nothing, or it was done before.
 
     The ledger is capped by the budget, so an evaluation that was paid for and then killed is spent, and not paid twice.
     """
     request, place = Request.from_json(folder.asked), folder.path / "evaluation.json"
     if request.holdout is None or place.exists():
         return None
-    text = datasets.text_columns(request.schema, request.target)
-    _, held_out = set_aside(datasets.read(request.file, request.target, text=text), request.holdout)
+    table, ids = read_table(request)
+    _, rows = set_aside(len(table), request.holdout, None if ids is None else Persons.of(ids, len(table)))
     budget, model = _holdout_budget(request), folder.model()
     with open_ledger(folder.path / "holdout-ledger.jsonl", budget) as ledger:
         if ledger.entries:
             raise InputError("the evaluation on the rows set aside was paid for, but stopped before it was written: it is spent.")
         quality = evaluate_model(
-            model, held_out, budget, target_bounds=declared_target_bounds(folder), ledger=ledger, seed=request.seed
+            model,
+            take_rows(table, rows),
+            budget,
+            groups=None if ids is None else ids[rows],
+            target_bounds=declared_target_bounds(folder),
+            ledger=ledger,
+            seed=request.seed,
         )
     save(quality, place, model=str(folder.path), file=request.file.name, holdout=request.holdout.share)
     return quality, place

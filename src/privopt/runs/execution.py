@@ -33,11 +33,10 @@ from privopt.perexample.persons import Persons
 from privopt.privacy.budget import Budget
 from privopt.privacy.calibration import calibrate
 from privopt.privacy.ledger import Ledger
-from privopt.runs.evaluation import check_held_out, set_aside
+from privopt.runs.evaluation import check_held_out, read_table, set_aside, take_rows
 from privopt.runs.folder import RunFolder
 from privopt.runs.model import SavedModel, Task
 from privopt.runs.request import AUTO, FederationRequest, Request
-from privopt.runs.table_users import take_ids
 from privopt.training.linear import check_linear, check_public, describe_classes, loss_facts, too_noisy, train_linear
 from privopt.training.scaling import PublicTable, TrainingRows, draw_rows_of_persons
 from privopt.training.search import Search, check_search, search_linear
@@ -115,13 +114,9 @@ class _Prepared:
 
 
 def _prepare(request: Request) -> _Prepared:
-    text = datasets.text_columns(request.schema, request.target)
     _check_person(request)
-    table = datasets.read(request.file, request.target, text=[*text, *filter(None, [request.person])])
-    persons = None
-    if request.person is not None:
-        table, ids = take_ids(table, request.file, request.person, "person")
-        persons = Persons.of(ids, len(table))
+    table, ids = read_table(request)
+    persons = None if ids is None else Persons.of(ids, len(table))
     if table.frame is None and request.schema is not None and request.schema.columns:
         raise InputError(f"{request.file} has no named columns, so the schema can say nothing about them. Leave 'columns' out.")
     if table.frame is None and request.drop:
@@ -132,9 +127,13 @@ def _prepare(request: Request) -> _Prepared:
         raise InputError(f"the schema describes the target {request.target!r} under 'columns'. Describe it under 'target'.")
     if table.target is None:
         raise InputError(f"{request.file} has no target to learn. Name its column with --target.")
-    held_out = None
+    held_out, held_out_size = None, 0
     if request.holdout is not None:
-        table, held_out = set_aside(table, request.holdout)
+        trained, rows = set_aside(len(table), request.holdout, persons)
+        table, held_out, held_out_size = take_rows(table, trained), take_rows(table, rows), len(rows)
+        if ids is not None and persons is not None:
+            everybody, persons = persons.size, Persons.of(ids[trained], len(trained))
+            held_out_size = everybody - persons.size
     assert table.target is not None
     size, unit = (len(table), each_row()) if persons is None else (persons.size, each_person())
     budget = request.budget(size)
@@ -156,7 +155,7 @@ def _prepare(request: Request) -> _Prepared:
     if table.frame is not None:
         datasets.check_columns(table.frame, kinds)  # an error, if there is one, comes before anything is written
     if held_out is not None:
-        check_held_out(request, held_out, task, len(classes), kinds)
+        check_held_out(request, held_out, held_out_size, task, len(classes), kinds)
     if budget.delta == 0:
         _check_declared(request, table, task, kinds)
     widths = (features, *request.hidden, len(classes) if len(classes) > 2 else 1)
@@ -196,10 +195,6 @@ def _check_person(request: Request) -> None:
     if request.person == request.target:
         raise InputError(
             f"--person and --target are the same column, {request.person!r}: one says whose row it is, the other what to learn."
-        )
-    if request.holdout is not None:
-        raise InputError(
-            "--holdout sets rows aside, not persons. Leave it out, and use privopt evaluate on rows of other persons."
         )
     if request.schema is not None and not isinstance(request.schema.columns.get(request.person, Ignored()), Ignored):
         raise InputError(f"the schema describes {request.person!r}, which is no feature: it says whose row it is. Leave it out.")
@@ -376,9 +371,10 @@ def _taken_as_public(prepared: _Prepared) -> list[str]:
     if declared := sum(isinstance(kind, Known) for kind in prepared.kinds.values()):
         found.append(f"the ranges or categories that the schema declares, of {declared} of the columns")
     if request.holdout is not None:
+        unit = "row" if request.person is None else "person"
         found.append(
-            f"which rows these are: {request.holdout.share:.3g} of the file's rows were set aside at random, unseen, for an "
-            f"evaluation at ε = {request.holdout.epsilon:g}; a row has spent either this budget or that one"
+            f"which {unit}s these are: {request.holdout.share:.3g} of the file's {unit}s were set aside at random, unseen, for "
+            f"an evaluation at ε = {request.holdout.epsilon:g}; a {unit} has spent either this budget or that one"
         )
     if prepared.task == "classify":
         found.append(describe_classes(prepared.classes, declared=schema is not None and bool(schema.classes)))

@@ -12,7 +12,7 @@ from privopt.errors import InputError
 from privopt.federated.training import FederatedSettings
 from privopt.limits import MOST_EXAMPLES
 from privopt.methods import find_method
-from privopt.privacy.budget import Budget, Neighbours, default_delta
+from privopt.privacy.budget import Budget, Neighbours, UnitName, default_delta
 from privopt.runs.model import Task
 from privopt.training.search import Search
 from privopt.training.settings import Settings, check_model
@@ -23,7 +23,7 @@ MOST_NODES, MOST_ROUNDS_SENT = 64, 10_000  # of a federation: each node is two p
 
 @dataclass(frozen=True)
 class HoldOut:
-    """Rows that are set aside at random, to evaluate the model on: their share, the budget, and the key of the draw."""
+    """Rows, or persons, set aside at random to evaluate the model on: their share, the budget, and the key of the draw."""
 
     share: float
     epsilon: float
@@ -31,7 +31,9 @@ class HoldOut:
 
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
-            raise InputError(f"--holdout is {self.share:g}, but it is a share of the rows, between 0 and 1, such as 0.2.")
+            raise InputError(
+                f"--holdout is {self.share:g}, but it is a share of the rows (or persons), between 0 and 1, such as 0.2."
+            )
         Budget(self.epsilon)  # validates it
 
     def to_json(self) -> dict[str, Any]:
@@ -74,7 +76,12 @@ class Request:
     def budget(self, size: int) -> Budget:
         """The budget, for a table of so many rows, or persons."""
         delta = default_delta(size) if self.delta is None else self.delta
-        return Budget(self.epsilon, delta, self.neighbours, unit="example" if self.person is None else "person")
+        return Budget(self.epsilon, delta, self.neighbours, self.unit)
+
+    @property
+    def unit(self) -> UnitName:
+        """Who is protected."""
+        return "example" if self.person is None else "person"
 
     @property
     def hidden(self) -> tuple[int, ...]:

@@ -22,13 +22,13 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-from torch._C._functorch import is_batchedtensor
+from torch._C._functorch import _add_batch_dim, _unwrap_batched, is_batchedtensor, maybe_current_level, maybe_get_level
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd.graph import get_gradient_edge
 from torch.func import vmap
@@ -109,7 +109,13 @@ class Apart:
         """In a loop."""
         outputs, forms = list[list[Any]](), list[Any]()
         ends: dict[nn.Parameter, list[Tensor]] = {parameter: [] for parameter in self._names}
+        buffers = [
+            (m._buffers, k, x, x.clone(), x._version) for m in self._modules for k, x in m._buffers.items() if x is not None
+        ]
         for place in range(split.count):
+            for table, key, buffer, start, version in buffers:  # as they are for all examples of a batch
+                if table[key] is not buffer or buffer._version != version:
+                    table[key], buffer.data = buffer, start.clone()
             stand_ins = {parameter: parameter.detach().requires_grad_() for parameter in ends}
             for parameter, stand_in in stand_ins.items():
                 ends[parameter].append(stand_in)
@@ -258,15 +264,26 @@ class _Rule(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, dims: tuple[int | None, ...], work: Callable[..., Any], token: Tensor, *tensors: Tensor) -> Any:
         """Put the examples first; expand what they share."""
-        count, pairs = info.batch_size, zip(tensors, dims[2:], strict=True)
-        found = work(count, [x.expand(count, *x.shape) if dim is None else x.movedim(dim, 0) for x, dim in pairs])
+        pairs = zip(tensors, dims[2:], strict=True)
+        found = work(info.batch_size, [_examples_first(info.batch_size, x, dim) for x, dim in pairs])
         return found, (0,) * len(found)
+
+
+def _examples_first(count: int, x: Tensor, dim: int | None) -> Tensor:
+    return x.expand(count, *x.shape) if dim is None else x.movedim(dim, 0) if dim else x
 
 
 def _run_rule(
     work: Callable[[int, list[Tensor]], tuple[Tensor, ...]], token: Tensor, tensors: Sequence[Tensor]
 ) -> Sequence[Tensor]:
-    return _Rule.apply(work, token, *tensors)  # type: ignore[no-untyped-call]
+    level = maybe_get_level(token)
+    if level != maybe_current_level():  # of a vmap in the model's own code
+        return _Rule.apply(work, token, *tensors)  # type: ignore[no-untyped-call]
+    count = _unwrap_batched(token, level)[0].shape[0]
+    rows = [_examples_first(count, *_unwrap_batched(x, level)) for x in tensors]
+    with temporarily_clear_interpreter_stack():  # what `_Rule` does in this case, in a twentieth of its time
+        found = work(count, rows)
+    return [_add_batch_dim(x, 0, level) for x in found]
 
 
 WHOLE = -1  # a tensor that a layer takes as it is: the same for all examples
@@ -276,17 +293,25 @@ PIXELS: dict[type[nn.Module], int] = {
 }  # fmt: skip
 
 
+@cache
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(function)
+
+
 class _Layer:
     """A layer whose recorded forward function takes the examples of all rows as one batch."""
 
     def __init__(self, module: nn.Module, forward: Callable[..., Any]) -> None:
         self.module, self._forward, self._homes = module, forward, _homes(module)
-        self._signature = inspect.signature(type(module).forward)
+        self._signature = _signature(type(module).forward)
+        self._is_plain = not isinstance(module, nn.RNNBase | nn.MultiheadAttention)
 
     def under(self, token: Tensor) -> Callable[..., Any]:
         """The forward function for code that sees one example."""
 
         def forward(*args: Any, **kwargs: Any) -> Any:
+            if self._is_plain and len(args) == 1 and not kwargs and isinstance(args[0], Tensor):
+                return self._run(args[0], token)
             bound = self._signature.bind(self.module, *args, **kwargs)
             names = [name for name in bound.arguments if name != "self"]
             leaves, form = tree_flatten({name: bound.arguments[name] for name in names})
@@ -312,6 +337,17 @@ class _Layer:
             return tree_unflatten([next(apart) if isinstance(x, Tensor) else x for x in outputs], shape)
 
         return forward
+
+    def _run(self, x: Tensor, token: Tensor) -> Tensor:
+        """The output for one tensor, which most layers are given."""
+        ins, (dim,) = self._batch_dims({"input": x})
+
+        def work(count: int, tensors: list[Tensor]) -> tuple[Tensor]:
+            with self._originals():
+                found = self._forward(_merge(tensors[0], ins.get(id(x))))
+            return (found if dim is None else found.reshape(count, -1, *found.shape[1:]),)
+
+        return _run_rule(work, token, [x])[0]
 
     @contextmanager
     def _originals(self) -> Iterator[None]:
@@ -373,8 +409,13 @@ class Functions(TorchFunctionMode):
     """Functions that do something else under vmap, which has no rule for them.
 
     One random number, by which code may decide (to skip a layer), is drawn once for all examples, as in a batch. Attention with a
-    trained bias takes the kernel that has a gradient for it. Recurrent cells are written out.
+    trained bias takes the kernel that has a gradient for it. All examples go through it at once, as rows that it does not mix.
+    Recurrent cells are written out.
     """
+
+    def __init__(self, token: Tensor) -> None:
+        super().__init__()
+        self._token = token
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -384,19 +425,33 @@ class Functions(TorchFunctionMode):
             with temporarily_clear_interpreter_stack():  # of vmap
                 return func(*args, **kwargs)
         if func is F.scaled_dot_product_attention:
-            return _attend(*args, **kwargs)
+            single = len(args) > 2 and all(x.ndim == 4 and len(x) == 1 for x in args[:3]) and any(map(is_batchedtensor, args[:3]))
+            return self._attention(*args, **kwargs) if single else _attend(*args, **kwargs)
         return func(*args, **kwargs)
 
     def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002  # torch's names
         return F.linear(input, weight, bias)
+
+    def _attention(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *args: Any, **kwargs: Any
+    ) -> Tensor:
+        def work(count: int, tensors: list[Tensor]) -> tuple[Tensor]:
+            rows, mask = [x.flatten(0, 1) for x in tensors[:3]], None
+            if attn_mask is not None:  # one for all, or (count, …, time, time)
+                each = tensors[3]
+                mask = each.view(count, *[1] * (5 - each.ndim), *each.shape[1:]).flatten(0, 1) if each.stride(0) else each[0]
+            return (_attend(*rows, mask, *args, **kwargs).unsqueeze(1),)
+
+        masks = [] if attn_mask is None else [attn_mask]
+        return _run_rule(work, self._token, [query, key, value, *masks])[0]
 
 
 class _Products(Functions):
     """x @ W, x @ W.T, F.linear, torch.addmm and F.embedding with a stand-in are recorded as those with the parameter itself."""
 
     def __init__(self, stand_ins: StandIns, names: dict[nn.Parameter, str], tape: Tape, token: Tensor) -> None:
-        super().__init__()
-        self._names, self._tape, self._token = names, tape, token
+        super().__init__(token)
+        self._names, self._tape = names, tape
         self._known = {id(value): (value, parameter, False) for parameter, value in stand_ins.items() if parameter.ndim == 2}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -31,8 +31,13 @@ def rows_of(data: Any, rows: Tensor | slice) -> Any:
     if isinstance(data, Tensor):
         return data[rows] if isinstance(rows, slice) else data.index_select(0, rows.to(data.device))
     if isinstance(data, tuple):
-        return tuple(rows_of(part, rows) for part in data)
+        return _as_tuple(data, [rows_of(part, rows) for part in data])
     return None if data is None else tree_map(lambda x: rows_of(x, rows) if isinstance(x, Tensor) else x, data)
+
+
+def _as_tuple(data: tuple[Any, ...], parts: list[Any]) -> Any:
+    """The parts as a tuple of the same kind: with names, if it has names."""
+    return data._make(parts) if hasattr(data, "_make") else tuple(parts)
 
 
 def copy_tensors(data: Any) -> Any:
@@ -145,7 +150,7 @@ def move_to_device(data: Any, device: torch.device) -> Any:
         return x.to(device)
 
     if isinstance(data, tuple):
-        return tuple(move_to_device(part, device) for part in data)
+        return _as_tuple(data, [move_to_device(part, device) for part in data])
     return there(data) if isinstance(data, Tensor) else tree_map(there, data)
 
 

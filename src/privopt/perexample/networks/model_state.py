@@ -50,6 +50,46 @@ class ModelState:
         return [name for name, _, _, _, was in self._places if name not in known or not _same(was, known[name])]
 
 
+class Attributes:
+    """What modules hold beside parameters and buffers, such as settings and submodules.
+
+    Running a model may change them for good: the windows of a Swin transformer shrink with the first small image.
+
+    >>> model = nn.Linear(1, 1)
+    >>> model.window = 7
+    >>> before = Attributes(model)
+    >>> model.window = 4
+    >>> before.changed()
+    True
+    >>> before.restore()
+    >>> model.window
+    7
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._tables = [(table, dict(table)) for module in model.modules() for table in (module.__dict__, module._modules)]
+
+    def changed(self) -> bool:
+        """Whether a module, a number or a text is another one now. What a module keeps of its last call does not count."""
+        return any(
+            key not in was or _differ(value, was[key])
+            for table, was in self._tables
+            for key, value in table.items()
+            if isinstance(value, bool | int | float | str | tuple | nn.Module | None)
+        )
+
+    def restore(self) -> None:
+        """Put them back."""
+        for table, was in self._tables:
+            for key in table.keys() - was.keys():
+                del table[key]
+            table.update(was)
+
+
+def _differ(value: Any, was: Any) -> bool:
+    return value is not was and (isinstance(value, nn.Module) or repr(value) != repr(was))
+
+
 def _same(first: Tensor | None, second: Tensor | None) -> bool:
     if first is None or second is None:
         return first is second
@@ -112,7 +152,7 @@ def random_values(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
     try:
         for parameter in parameters:
             size = float(torch.linalg.vector_norm(parameter.data)) / math.sqrt(max(1, parameter.numel()))
-            inputs = parameter.numel() / parameter.shape[0] if parameter.ndim > 1 else 0
+            inputs = parameter.numel() / parameter.shape[0] if parameter.ndim > 1 and parameter.numel() else 0
             least = 1 / math.sqrt(inputs) if inputs else 0.3
             step = torch.randn(parameter.shape, generator=generator).to(parameter.data)
             parameter.data = torch.add(parameter.data, step, alpha=0.3 * max(size, least))

@@ -171,9 +171,27 @@ class _Constants(TorchFunctionMode):
             kwargs = {**kwargs, "dropout_p": 0.0}
         if func is F.multi_head_attention_forward:
             return func(*args, **{**kwargs, "training": False})
+        if func is torch.autograd.grad:
+            with self, _gradients_under_a_mode():
+                return func(*args, **kwargs)
         if func is F.rrelu:
             return F.leaky_relu(args[0] if args else kwargs["input"], 0.25)
         return func(*args, **kwargs)
+
+
+@contextmanager
+def _gradients_under_a_mode() -> Iterator[None]:
+    """Let `torch.autograd.grad` run in this block without asking the mode, which would be off until it returns.
+
+    Layers under gradient checkpointing run again in there, and have to do what they did the first time.
+    """
+    module: Any = torch.autograd
+    own = module.has_torch_function
+    module.has_torch_function = lambda _: False
+    try:
+        yield
+    finally:
+        module.has_torch_function = own
 
 
 @contextmanager

@@ -9,6 +9,7 @@ passes over the data once; `norms` and then `weighted_sum` pass twice, with the 
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,14 @@ from torch import Tensor
 
 from privopt.errors import CompositionError
 from privopt.perexample.grads import ClipFactors, LayerFactors, Vector, clip_weights, where_finite
-from privopt.perexample.networks.factors import Dense, Factor, Outer, Shifted
+from privopt.perexample.networks.factors import Dense, Factor, Outer, RankOne, Shifted
 from privopt.perexample.networks.factors.factor import Members, add_tensors
+from privopt.perexample.networks.factors.kernels import squared_lengths_of_segments, usable
+from privopt.perexample.networks.factors.sums import VANISHED
 from privopt.perexample.networks.layout import Layout
 from privopt.perexample.networks.model_state import full_precision
 from privopt.perexample.networks.rng import RngState, seed_torch
+from privopt.perexample.persons import Persons
 
 
 class TorchGrads:
@@ -145,6 +149,41 @@ class TorchGrads:
             raise CompositionError(
                 f"persons have {int(counts.sum())} rows: those need a gradient each, which is not changed yet."
             )
+        powers = self._powers_of_persons(counts)
+        if powers is None or not np.isfinite(powers[1]).all():
+            return PersonGrads(self.in_parts(counts), len(counts), self._layout)
+        return PersonSums(self, counts, *powers)
+
+    def _powers_of_persons(self, counts: Vector) -> tuple[Vector, Vector] | None:
+        """‖Σ gᵢ‖² of each person's rows, and the largest it could be; `None` unless all layers are single outer products."""
+        layers = [factor for factor in self._factors.values() if isinstance(factor, RankOne)]
+        biases = {id(factor) for factor in self._factors.values() if not isinstance(factor, RankOne)}
+        if not biases <= {id(factor.gradients) for factor in layers}:
+            return None
+        if not all(usable(factor.gradients.values, factor.inputs) for factor in layers):
+            return None
+        widths = [(factor.gradients.values.shape[1], factor.inputs.shape[1]) for factor in layers]
+        products = sum(map(sum, widths)) * float((counts * (counts + 1.0)).sum()) / 2
+        if products > sum(map(math.prod, widths)) * int(counts.sum()):  # forming them takes less
+            return None
+        total, possible = np.zeros(len(counts)), np.zeros(len(counts))
+        for factor in layers:
+            both, largest, of_bias, largest_of_bias = squared_lengths_of_segments(factor.gradients.values, factor.inputs, counts)
+            total, possible = total + both, possible + largest**2
+            if id(factor.gradients) in biases:
+                biases.remove(id(factor.gradients))
+                total, possible = total + of_bias, possible + largest_of_bias**2
+        return total, possible
+
+    def add_rows(self, weights: Tensor, out: Tensor) -> None:
+        """out += Σ wᵢ gᵢ of finite gradients that are not changed."""
+        with full_precision(self._layout.device):
+            parts = self._layout.views(out)
+            for name, factor in self._factors.items():
+                factor.add_weighted_sum(weights, parts[name])
+
+    def in_parts(self, counts: Vector) -> list[tuple[Tensor, "TorchGrads"]]:
+        """Persons with about as many rows, and their vectors."""
         device, starts, parts = self._layout.device, np.cumsum(counts) - counts, []
         sequences = any(isinstance(factor, Outer) for factor in self._factors.values())
         for steps, places in _alike(counts, 0 if sequences else FEW):
@@ -153,7 +192,7 @@ class TorchGrads:
             rows = torch.from_numpy(starts[places, None] + np.where(own, each, 0)).to(device)
             weights = torch.from_numpy(own / counts[places, None]).to(device, self._layout.dtype)
             parts.append((torch.from_numpy(places).to(device), self._fold(Members(rows, weights))))
-        return PersonGrads(parts, len(counts), self._layout)
+        return parts
 
     def _fold(self, members: Members) -> "TorchGrads":
         """The vectors of these persons: the rows of a person are time steps of one example."""
@@ -323,6 +362,55 @@ class PersonGrads:
 
     def _replace(self, parts: Sequence[tuple[Tensor, TorchGrads]]) -> "PersonGrads":
         return PersonGrads(parts, self.examples, self._layout)
+
+
+class PersonSums(PersonGrads):
+    """Vectors of persons whose rows' gradients are single outer products, and do not cancel: sums are sums of rows.
+
+        Σₚ wₚ vₚ = Σᵢ (w/k)ₚ₍ᵢ₎ gᵢ        over all rows i
+
+    So nothing is gathered for them, however many rows each has. What changes vectors or looks at layers needs the parts. So do
+    persons whose norm is below `VANISHED` of what it could be: their rows cancel, and the rounding of a sum of rows would show.
+    """
+
+    def __init__(self, rows: TorchGrads, counts: Vector, powers: Vector, possible: Vector) -> None:
+        self._rows, self._counts, self.examples, self._layout = rows, counts, len(counts), rows._layout
+        norms = np.where(counts > 0, np.sqrt(powers) / np.maximum(counts, 1), np.inf)
+        self._norms = torch.from_numpy(norms).to(rows._layout.dtype)
+        self._vanished = torch.from_numpy(np.flatnonzero(~(powers >= VANISHED**2 * possible)))
+        self._others: PersonGrads | None = None
+        if len(self._vanished):
+            few = Persons(np.arange(rows.examples), counts).take(self._vanished.numpy())
+            taken = rows.take(torch.from_numpy(few.rows))
+            self._others = PersonGrads(taken.in_parts(few.counts), len(few.counts), self._layout)
+            self._norms[self._vanished] = self._others.norms()
+
+    @cached_property
+    def _parts(self) -> Sequence[tuple[Tensor, TorchGrads]]:  # type: ignore[override]  # made where they are needed
+        return self._rows.in_parts(self._counts)
+
+    def norms(self, order: int = 2) -> Tensor:
+        return self._norms if order == 2 else super().norms(order)
+
+    def weighted_sum(self, weights: Any, out: Tensor | None = None) -> Tensor:
+        if isinstance(weights, dict):
+            return super().weighted_sum(weights, out)
+        total = self._layout.zeros() if out is None else out
+        weights = torch.as_tensor(weights)
+        shares = weights / torch.from_numpy(np.maximum(self._counts, 1))
+        if self._others is not None:
+            self._others.weighted_sum(weights[self._vanished], total)
+            shares[self._vanished] = 0.0
+        self._rows.add_rows(shares.to(self._layout.dtype).repeat_interleave(torch.from_numpy(self._counts)), total)
+        return total
+
+    def clipped_sum(self, clip: ClipFactors, weight: float = 1.0, out: Tensor | None = None) -> Tensor:
+        if isinstance(clip, LayerFactors) or clip.order == 1:
+            return super().clipped_sum(clip, weight, out)
+        return self.weighted_sum(clip_weights(clip, self._norms.numpy(), weight), out)
+
+    def count_within(self, bound: float) -> int:
+        return int((self._norms <= bound).sum())
 
 
 def _alike(counts: Vector, least: int) -> Iterator[tuple[int, Vector]]:

@@ -5,7 +5,9 @@
 One forward and one backward pass treat rows, each as one example; a model that mixes rows is refused. Then the rows of a person
 become time steps of one example, so of a weight that multiplies vₚ is (1/kₚ) Σₜ δₚₜ ⊗ aₚₜ, whose norm the factors know in closed
 form. Gradients of rows that were formed (biases, layers without a closed form) are added up by person. Persons with about as many
-rows are computed together: time steps that a person lacks repeat one of the person's own rows with weight 0.
+rows are computed together: time steps that a person lacks repeat one of the person's own rows with weight 0. If every layer sees
+a row once (dense layers on rows), nothing is gathered: norms take the products of a person's rows with each other, and a weighted
+sum of persons is one of rows, Σₚ (wₚ/kₚ) Σₜ gₚₜ.
 
 **Guarantee** Query: vₚ, from the rows of p and public numbers only. Unit: a person, who has one vector, is drawn by one coin and
 clipped once. Sensitivity: p moves Σ clipped vₚ by at most the bound, however many rows p has. Sampling and event are those of the
@@ -27,22 +29,14 @@ from privopt.perexample.networks.torch_oracle import TorchOracle
 from privopt.perexample.persons import Persons, cut_between_persons
 
 
-class TorchRowsOfPersons:
-    """A network on the rows of persons: (θ, rows) → one vector per row, of those that count.
-
-    `size` is the number of all rows, which is public; rows that do not count have no vector. **Guarantee** A person has at most
-    `most_rows` rows that count. What a measurement of such rows costs a person: `privopt.measure.samplers.several_rows`.
-    """
+class _OfPersons:
+    """What the two oracles have of the oracle of the rows."""
 
     unit = "person"
 
-    def __init__(self, rows: TorchOracle, persons: Persons, most: int) -> None:
-        if int(persons.counts.max(initial=0)) > most:
-            raise CompositionError(f"some person has more than {most} rows.")
-        self._rows, self.most_rows, self.model = rows, most, rows.model
-        self.size, self.dimension, self.layers = rows.size, rows.dimension, rows.layers
-        self._counted = np.zeros(rows.size, dtype=bool)
-        self._counted[persons.rows] = True
+    def __init__(self, rows: TorchOracle, size: int) -> None:
+        self._rows, self.model, self.size = rows, rows.model, size
+        self.dimension, self.layers = rows.dimension, rows.layers
 
     @property
     def layout(self) -> Layout:
@@ -54,13 +48,29 @@ class TorchRowsOfPersons:
         """θ: the model's trainable parameters as one vector, of which they become views."""
         return self._rows.flat
 
+
+class TorchRowsOfPersons(_OfPersons):
+    """A network on the rows of persons: (θ, rows) → one vector per row, of those that count.
+
+    `size` is the number of all rows, which is public; rows that do not count have no vector. **Guarantee** A person has at most
+    `most_rows` rows that count. What a measurement of such rows costs a person: `privopt.measure.samplers.several_rows`.
+    """
+
+    def __init__(self, rows: TorchOracle, persons: Persons, most: int) -> None:
+        if int(persons.counts.max(initial=0)) > most:
+            raise CompositionError(f"some person has more than {most} rows.")
+        super().__init__(rows, rows.size)
+        self.most_rows = most
+        self._counted = np.zeros(rows.size, dtype=bool)
+        self._counted[persons.rows] = True
+
     def __call__(self, parameters: Tensor | None, rows: Any) -> TorchGrads | ChunkedGrads:
         """The vectors of those of these rows (None: all) that count, at these parameters."""
         chosen = np.arange(self.size) if rows is None else np.asarray(rows)
         return self._rows(parameters, chosen[self._counted.take(chosen)])
 
 
-class TorchPersonOracle:
+class TorchPersonOracle(_OfPersons):
     """A network on the data of persons: (θ, persons) → one vector per person, from an oracle of the rows.
 
     >>> from torch import nn
@@ -71,21 +81,9 @@ class TorchPersonOracle:
     (2, 'person', torch.Size([2]))
     """
 
-    unit = "person"
-
     def __init__(self, rows: TorchOracle, persons: Persons) -> None:
-        self._rows, self._persons, self.model = rows, persons, rows.model
-        self.size, self.dimension, self.layers = persons.size, rows.dimension, rows.layers
-
-    @property
-    def layout(self) -> Layout:
-        """Where each parameter lies in θ."""
-        return self._rows.layout
-
-    @property
-    def flat(self) -> FlatParameters:
-        """θ: the model's trainable parameters as one vector, of which they become views."""
-        return self._rows.flat
+        super().__init__(rows, persons.size)
+        self._persons = persons
 
     def __call__(self, parameters: Tensor | None, rows: Any) -> PersonGrads | ChunkedGrads:
         """The vectors of these persons (the rows of a round are persons here; None: all) at these parameters."""

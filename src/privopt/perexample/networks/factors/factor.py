@@ -242,6 +242,14 @@ class Buffers:
 
     def __init__(self) -> None:
         self._free: list[Tensor] = []
+        self._space: Tensor | None = None
+
+    def space(self, numbers: int, like: Tensor) -> Tensor:
+        """An uninitialised tensor of at least so many numbers, until the next call."""
+        kept = self._space
+        if kept is None or (kept.dtype, kept.device) != (like.dtype, like.device) or kept.numel() < numbers:
+            self._space = kept = like.new_empty(numbers)
+        return kept
 
     def lend(self, owner: object, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """An uninitialised tensor, for as long as the owner lives."""

@@ -11,6 +11,7 @@ from numba import float64
 from torch import Tensor
 
 from privopt.numba_cache import compiled
+from privopt.perexample.grads import Vector
 
 Pair = tuple[Tensor, Tensor]
 
@@ -50,6 +51,19 @@ def squared_lengths_of_steps(gradients: Tensor, inputs: Tensor, least: float) ->
     values, below = np.empty(gradients.shape[0], np.float32), np.empty(gradients.shape[0], np.bool_)
     some = _squared_lengths_of_steps(*(rows.contiguous().numpy() for rows in (gradients, inputs)), least, values, below)
     return torch.from_numpy(values), torch.from_numpy(below) if some else None
+
+
+def squared_lengths_of_segments(gradients: Tensor, inputs: Tensor, counts: Vector) -> Vector:
+    """Of each segment of rows: ‖Σ δᵢ ⊗ aᵢ‖² and Σ ‖δᵢ ⊗ aᵢ‖, and the same of the δᵢ alone.
+
+    >>> deltas, inputs = torch.tensor([[1.0], [-2.0], [3.0]]), torch.tensor([[5.0], [1.0], [2.0]])
+    >>> squared_lengths_of_segments(deltas, inputs, np.array([2, 0, 1])).T.tolist()
+    [[9.0, 7.0, 1.0, 3.0], [0.0, 0.0, 0.0, 0.0], [36.0, 6.0, 9.0, 3.0]]
+    """
+    results = np.empty((4, len(counts)))
+    rows = (tensor.contiguous().numpy() for tensor in (gradients, inputs))
+    _squared_lengths_of_segments(*rows, counts.cumsum().astype(np.int64), results)
+    return results
 
 
 def weighted_squares(weights: Tensor, inputs: Tensor) -> Tensor:
@@ -116,6 +130,28 @@ def _squared_lengths_of_steps(gradients, inputs, least, values, below):  # type:
         values[row], below[row] = square, square < least * possible**2
         some |= below[row]
     return some
+
+
+@compiled("void(float32[:, ::1], float32[:, ::1], int64[::1], float64[:, ::1])", fastmath={"reassoc", "contract"})
+def _squared_lengths_of_segments(gradients, inputs, ends, results):  # type: ignore[no-untyped-def]
+    first = 0
+    for segment in range(len(ends)):
+        both, possible, ours, largest = float64(0.0), float64(0.0), float64(0.0), float64(0.0)
+        for row in range(first, ends[segment]):
+            for other in range(first, row + 1):
+                de, ab = float64(0.0), float64(0.0)
+                for column in range(gradients.shape[1]):
+                    de += float64(gradients[row, column]) * float64(gradients[other, column])
+                for column in range(inputs.shape[1]):
+                    ab += float64(inputs[row, column]) * float64(inputs[other, column])
+                if other == row:
+                    both, possible = both + de * ab, possible + math.sqrt(de * ab)
+                    ours, largest = ours + de, largest + math.sqrt(de)
+                else:
+                    both, ours = both + float64(2.0) * de * ab, ours + float64(2.0) * de
+        results[0, segment], results[1, segment] = both, possible
+        results[2, segment], results[3, segment] = ours, largest
+        first = ends[segment]
 
 
 @compiled("void(float32[:, ::1], float32[:, ::1], float32[::1])", fastmath={"reassoc", "contract"})

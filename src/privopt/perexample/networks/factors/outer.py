@@ -32,7 +32,7 @@ from privopt.perexample.networks.factors.factor import (
 from privopt.perexample.networks.factors.kernels import squared_lengths_of_steps, squared_lengths_of_two, usable
 from privopt.perexample.networks.factors.sums import VANISHED, Cancelled, Sum, recompute_doubtful
 
-TRAFFIC = 24  # products that take as long as writing one element of a formed gradient and reading it twice
+TRAFFIC = 24  # products that take as long as writing one element of a formed gradient, or two of Gram matrices, and reading it
 KEEP = 1 << 22  # elements of formed gradients that may always be kept for the weighted sum
 SHARE = 2  # … or this many times the elements of a and δ
 
@@ -55,8 +55,8 @@ class Source(Protocol):
         """The number of elements in memory."""
         ...
 
-    def block(self, start: int, stop: int) -> Tensor:
-        """These rows: (stop − start, time, width)."""
+    def block(self, start: int, stop: int, space: Tensor | None = None) -> Tensor:
+        """These rows: (stop − start, time, width). They may be written into `space`."""
         ...
 
     def lengths(self) -> Tensor:
@@ -75,6 +75,10 @@ class Source(Protocol):
         """Σᵢₜ δᵢₜ ⊗ aᵢₜ for each group: (groups · q, width)."""
         ...
 
+    def multiply(self, gradients: Tensor, start: int, stop: int) -> Tensor | None:
+        """Σₜ δₜ ⊗ aₜ for each of these rows, (rows, q, width), if that is faster than by blocks."""
+        ...
+
 
 class Signal:
     """A source that is a tensor (rows, time, width)."""
@@ -90,7 +94,7 @@ class Signal:
     def stored(self) -> int:
         return self.values.numel()
 
-    def block(self, start: int, stop: int) -> Tensor:
+    def block(self, start: int, stop: int, space: Tensor | None = None) -> Tensor:
         return self.values if stop - start == self.values.shape[0] else self.values[start:stop]
 
     def lengths(self) -> Tensor:
@@ -104,6 +108,9 @@ class Signal:
 
     def contract(self, gradients: Tensor, groups: int) -> Tensor:
         return contract_rows(self.values, gradients, groups)
+
+    def multiply(self, gradients: Tensor, start: int, stop: int) -> None:
+        return None
 
 
 def fold_source(source: Source, members: Members, groups: int) -> Source:
@@ -139,8 +146,8 @@ class Folded:
     def stored(self) -> int:
         return self._source.stored
 
-    def block(self, start: int, stop: int) -> Tensor:
-        values = self._source.block(start * self._steps, stop * self._steps)
+    def block(self, start: int, stop: int, space: Tensor | None = None) -> Tensor:
+        values = self._source.block(start * self._steps, stop * self._steps, space)
         return steps_of_persons(values.reshape(-1, self._steps, self._groups, *values.shape[1:]))
 
     def lengths(self) -> Tensor:
@@ -158,6 +165,9 @@ class Folded:
     def contract(self, gradients: Tensor, groups: int) -> Tensor:
         each = gradients.reshape(-1, groups, self._steps, self._source.shape[1], gradients.shape[2])
         return self._source.contract(each.transpose(1, 2).flatten(0, 2), groups)
+
+    def multiply(self, gradients: Tensor, start: int, stop: int) -> None:
+        return None
 
 
 def contract_rows(inputs: Tensor, gradients: Tensor, groups: int) -> Tensor:
@@ -237,7 +247,7 @@ class Outer:
         p, q = self._sides
         time = self._time
         again = 0 if self._may_keep() else time * p * q
-        return time * time * (p + q) + time * p * q < p * q * (time + TRAFFIC) + again
+        return time * time * (p + q + TRAFFIC) + time * p * q < p * q * (time + TRAFFIC) + again
 
     def squared_norms(self, diagonal: Tensor | None = None) -> Tensor:
         if diagonal is not None:
@@ -328,15 +338,24 @@ class Outer:
         like = self.terms[0].gradients
         formed = like.new_empty(rows, q, p) if buffers is None else buffers.lend(self, (rows, q, p), like)
         for place, term in enumerate(self.terms):
-            step = rows if isinstance(term.source, Signal) else self._step(term)
-            for start in range(0, rows, step):
-                part = slice(start, min(start + step, rows))
-                deltas, inputs = term.gradients[part].transpose(1, 2), term.source.block(part.start, part.stop)
-                if place == 0:
-                    torch.bmm(deltas, inputs, out=formed[part])
-                else:
-                    formed[part].baddbmm_(deltas, inputs)
+            self._add_products(term, 0, rows, formed, first=place == 0)
         return formed.view(-1, self.groups * q, p)
+
+    def _add_products(self, term: Term, start: int, stop: int, out: Tensor, *, first: bool) -> None:
+        """out += Σₜ δₜ ⊗ aₜ for each of these rows; the `first` term overwrites."""
+        if (whole := term.source.multiply(term.gradients[start:stop], start, stop)) is not None:
+            out.copy_(whole) if first else out.add_(whole)
+            return
+        step, space = stop - start, None
+        if not isinstance(term.source, Signal):
+            step = min(step, self._step(term))
+            if self.buffers is not None:
+                space = self.buffers.space(step * term.source.shape[1] * term.source.shape[2], out)
+        for begin in range(start, stop, step):
+            end = min(begin + step, stop)
+            part = out[begin - start : end - start]
+            deltas, inputs = term.gradients[begin:end].transpose(1, 2), term.source.block(begin, end, space)
+            torch.bmm(deltas, inputs, out=part) if first else part.baddbmm_(deltas, inputs)
 
     def _step(self, term: Term) -> int:
         """The number of rows whose patches are cut at a time."""
@@ -353,11 +372,7 @@ class Outer:
             stop = min(start + step, self._rows)
             formed = block[: stop - start]
             for place, term in enumerate(self.terms):
-                deltas, inputs = term.gradients[start:stop].transpose(1, 2), term.source.block(start, stop)
-                if place == 0:
-                    torch.bmm(deltas, inputs, out=formed)
-                else:
-                    formed.baddbmm_(deltas, inputs)
+                self._add_products(term, start, stop, formed, first=place == 0)
             parts.append(squares(formed))
         return self._without_vanishing(self._over_groups(torch.cat(parts)), 2, None)
 

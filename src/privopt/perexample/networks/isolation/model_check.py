@@ -35,7 +35,7 @@ from privopt.perexample.networks.examples import (
     shortened,
 )
 from privopt.perexample.networks.isolation.combinations import Operations, Products
-from privopt.perexample.networks.isolation.one_by_one import TOLERANCES, check_isolation
+from privopt.perexample.networks.isolation.one_by_one import SINGLE_ONLY, TOLERANCES, check_isolation
 from privopt.perexample.networks.isolation.overwriting import (
     BatchRows,
     autograd_sum,
@@ -45,7 +45,7 @@ from privopt.perexample.networks.isolation.overwriting import (
 )
 from privopt.perexample.networks.layout import Layout
 from privopt.perexample.networks.loss_modules import Loss
-from privopt.perexample.networks.model_state import ModelState, evaluation_mode, in_precision
+from privopt.perexample.networks.model_state import Attributes, ModelState, evaluation_mode, in_precision
 from privopt.perexample.networks.recorder import Recorder, gradients
 from privopt.perexample.networks.rng import RngState, without_randomness
 from privopt.perexample.networks.unsupported import SlowModel, UnsupportedLayer, UnsupportedLoss
@@ -74,30 +74,36 @@ def check_model(recorder: Recorder, loss: Loss, inputs: Any, targets: Any) -> Mo
     compares batches with single examples: a model is refused because examples mix, whatever the way. Most examples are short,
     unless the code does something to long ones that it does not do to short ones.
     """
-    data = (inputs, targets)
-    short = shortened(data, partial(_runs, recorder.model, loss))
-    if short is not data and operations(recorder.model, loss, data) <= operations(recorder.model, loss, short):
-        with suppress(UnsupportedLayer):  # perhaps because of rounding: a norm over one number that is left
-            return _check_with(recorder, loss, data, short)
-    return _check_with(recorder, loss, data, data)
+    data, attributes = (inputs, targets), Attributes(recorder.model)
+    try:
+        short, known = shortened(data, partial(_runs, recorder.model, loss)), operations(recorder.model, loss, data)
+        if short is not data and known <= (of_short := operations(recorder.model, loss, short)):
+            with suppress(UnsupportedLayer):  # perhaps because of rounding: a norm over one number that is left
+                return _check_with(recorder, loss, data, short, of_short)
+        return _check_with(recorder, loss, data, data, known)
+    finally:
+        attributes.restore()
 
 
-def _check_with(recorder: Recorder, loss: Loss, data: tuple[Any, Any], short: tuple[Any, Any]) -> ModelCheck:
-    """Check with made-up examples like these, of which most are short."""
+def _check_with(
+    recorder: Recorder, loss: Loss, data: tuple[Any, Any], short: tuple[Any, Any], known: set[tuple[Any, ...]]
+) -> ModelCheck:
+    """Check with made-up examples like these, of which most are short; it is `known` what is done to a few of those."""
     reasons: list[PrivoptError] = []
     for way in recorder.ways:
         recorder.way = way
         try:
             found = _check_gradients(recorder, loss, data, short)
-            doubts = _check_in_double_precision(recorder, loss, found.like) if recorder.way == "together" else []
+            doubts = _doubt_precision(recorder, loss, found.like) if recorder.way == "together" and found.whole else []
             break
         except (UnsupportedLayer, InputError) as error:
             reasons.append(error.with_traceback(None))  # which would keep a batch in memory
     else:
         recorder.way = recorder.ways[0]
         raise next((reason for reason in reasons if isinstance(reason, UnsupportedLayer)), reasons[0])
+    doubts += found.doubts
     doubts += check_isolation(recorder.model, loss, found.like, found.whole)
-    doubts += _doubt_sizes(recorder.model, loss, short)
+    doubts += _doubt_sizes(recorder.model, loss, short, known)
     if recorder.way == "one by one":
         reason = str(reasons[recorder.ways.index("mapped")]).partition(": ")[2] or str(reasons[0])
         warnings.warn(f"{SLOW} Here: {reason}", SlowModel, stacklevel=5)
@@ -105,9 +111,13 @@ def _check_with(recorder: Recorder, loss: Loss, data: tuple[Any, Any], short: tu
 
 
 def _runs(model: nn.Module, loss: Loss, data: Any) -> bool:
-    """Whether there are made-up examples like the data that the model and the loss can take."""
+    """Whether there are made-up examples like the data that model and loss can take, and that leave the model as it is."""
+    before = Attributes(model)
     with evaluation_mode(model):
-        return _try(model, loss, data) == (FEW,)
+        runs = _try(model, loss, data) == (FEW,)
+    changed = before.changed()
+    before.restore()
+    return runs and not changed
 
 
 FEW, MANY = 2, 16  # rows of two batches to which the same has to be done
@@ -120,9 +130,9 @@ def operations(model: nn.Module, loss: Loss, data: Any, size: int = FEW) -> set[
     return watch.found
 
 
-def _doubt_sizes(model: nn.Module, loss: Loss, data: Any) -> list[str]:
+def _doubt_sizes(model: nn.Module, loss: Loss, data: Any, known: set[tuple[Any, ...]]) -> list[str]:
     """Name the lines of code that only a batch of many examples reaches: such batches are not compared."""
-    more = operations(model, loss, data, MANY) - operations(model, loss, data)
+    more = operations(model, loss, data, MANY) - known
     lines = sorted({where or name for name, _, where in more})
     return [f"something is done to a batch of {MANY} examples that is not done to one of {FEW} ({line})" for line in lines]
 
@@ -146,6 +156,7 @@ class _Found(NamedTuple):
     changes_inputs: bool
     like: Like  # made-up examples that could be run
     whole: Like | None  # … as long as those of the data, if that is longer
+    doubts: list[str]
 
 
 def _check_gradients(recorder: Recorder, loss: Loss, data: tuple[Any, Any], short: tuple[Any, Any]) -> _Found:
@@ -153,6 +164,8 @@ def _check_gradients(recorder: Recorder, loss: Loss, data: tuple[Any, Any], shor
     layout, generator, start = Layout(recorder.model), torch.Generator().manual_seed(0), ModelState(recorder.model)
     output: Any = None
     singles_compared = batch_compared = changes = False
+    doubts = list[str]()
+    double = recorder.way == "together" and short is data
     ran: list[tuple[Numbers, Kind]] = []
     possible = possible_kinds(data)
     try:
@@ -165,7 +178,8 @@ def _check_gradients(recorder: Recorder, loss: Loss, data: tuple[Any, Any], shor
                         found = _run(recorder, loss, layout, *_make_batch(data, numbers, possible[place], generator, 3))
                     effort = effort_for(recorder.model, of_whole.count // 3)
                     few = _make_batch(data, numbers, possible[place], generator, effort.single)
-                    singles_compared = singles_compared or _check_single_examples(recorder, loss, layout, *few)
+                    if not singles_compared:
+                        singles_compared, doubts = _check_singles(recorder, loss, layout, few, double=double)
                     with Products() as of_short:
                         _run(recorder, loss, layout, *_make_batch(short, numbers, possible[place], generator, 2))
                     less = effort_for(recorder.model, of_short.count // 2)
@@ -186,22 +200,50 @@ def _check_gradients(recorder: Recorder, loss: Loss, data: tuple[Any, Any], shor
         )
     kind, numbers_that_ran = ran[-1][1], [numbers for numbers in (normal, positive) if any(numbers is one for one, _ in ran)]
     whole = None if short is data else Like(*data, kind, numbers_that_ran, effort)
-    return _Found(output, changes, Like(*short, kind, numbers_that_ran, less), whole)
+    return _Found(output, changes, Like(*short, kind, numbers_that_ran, less), whole, doubts)
 
 
-def _check_in_double_precision(recorder: Recorder, loss: Loss, like: Like) -> list[str]:
-    """Compare single examples again, in double precision, where a large branch does not hide a small one."""
-    model, generator, start = recorder.model, torch.Generator().manual_seed(1), ModelState(recorder.model)
-    batch = _make_batch((like.inputs, like.targets), normal, like.kind, generator, like.effort.single)
-    batch = tree_map(lambda x: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x, batch)
-    with in_precision(model, torch.float64):
+def _check_singles(
+    recorder: Recorder, loss: Loss, layout: Layout, batch: tuple[Any, Any], *, double: bool
+) -> tuple[bool, list[str]]:
+    """Compare single examples: in `double` precision, where a large branch does not hide a small one, or in the model's own.
+
+    If they differ in the model's own, perhaps by rounding, double precision decides. Returns whether that was conclusive, and why
+    something is doubtful.
+    """
+    if double:
+        with suppress(InputError):
+            return _check_in_double_precision(recorder, loss, batch), []
+        return _check_single_examples(recorder, loss, layout, *batch), [SINGLE_ONLY]
+    try:
+        return _check_single_examples(recorder, loss, layout, *batch), []
+    except UnsupportedLayer as error:
         try:
-            with RngState(next(model.parameters()).device).replay(), torch.enable_grad():
-                _check_single_examples(recorder, loss, Layout(model), *batch)
+            return _check_in_double_precision(recorder, loss, batch), []
         except InputError:
-            return ["the model computes in single precision only, where rounding hides what is small"]
+            raise error from None
+
+
+def _check_in_double_precision(recorder: Recorder, loss: Loss, batch: tuple[Any, Any]) -> bool:
+    """Compare single examples in double precision."""
+    start = ModelState(recorder.model)
+    batch = tree_map(lambda x: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x, batch)
+    with in_precision(recorder.model, torch.float64):
+        try:
+            with RngState(next(recorder.model.parameters()).device).replay(), torch.enable_grad():
+                return _check_single_examples(recorder, loss, Layout(recorder.model), *batch)
         finally:
             start.restore()
+
+
+def _doubt_precision(recorder: Recorder, loss: Loss, like: Like) -> list[str]:
+    """Compare single examples like these in double precision, after longer ones in the model's own."""
+    generator = torch.Generator().manual_seed(1)
+    batch = _make_batch((like.inputs, like.targets), normal, like.kind, generator, like.effort.single)
+    try:
+        _check_in_double_precision(recorder, loss, batch)
+    except InputError:
+        return [SINGLE_ONLY]
     return []
 
 
@@ -219,7 +261,13 @@ def _run(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, targets: A
     """The model's output for a made-up batch that model and loss accept."""
     with evaluation_mode(recorder.model):
         output = run_or_explain("the model", lambda: call_model(recorder.model, copy_tensors(inputs)), inputs, layout)
-        run_or_explain("the loss", lambda: _require_tensor(loss, output, targets), (output, targets), layout)
+        try:
+            run_or_explain("the loss", lambda: _require_tensor(loss, output, targets), (output, targets), layout)
+        except InputError as error:
+            if not hasattr(output, "logits"):
+                raise
+            remedy = "The model's output is no tensor but has logits: give lambda output, targets: loss(output.logits, targets)."
+            raise InputError(f"{error} {remedy}") from None
     return output
 
 
@@ -252,6 +300,10 @@ def _check_batch(recorder: Recorder, loss: Loss, layout: Layout, inputs: Any, ta
             )
         return values
 
+    if recorder.way != "together":  # `check_losses` runs the model itself; apart, training may need what vmap cannot do
+        few = copy_tensors(rows_of((inputs, targets), slice(2)))
+        of = partial(gradients, recorder, layout, loss)
+        run_or_explain("the model in training", lambda: of(few[0], few[1], min(count, 2)), few, layout)
     rows = BatchRows((inputs, targets), count)
     conclusive = run_or_explain(
         "the model in training", lambda: check_losses(recorder, layout, losses, rows), (inputs, targets), layout

@@ -47,6 +47,7 @@ from privopt.perexample.networks.unsupported import UnsupportedLayer
 
 CHANGED = 8  # reductions whose results are changed
 REPEATS = 5  # runs of one batch that show whether its losses are random
+SINGLE_ONLY = "the model computes in single precision only, where rounding hides what is small"
 DRAWN = "the model or the loss draws random numbers that could not be replaced by constants"
 MIXED = (
     "the loss of one example depends on other examples of its batch. Either the model or the loss mixes examples: the batch must "
@@ -93,7 +94,7 @@ def check_isolation(model: nn.Module, loss: Loss, like: Like, whole: Like | None
             try:
                 trial.losses(usual[0], rows=slice(None))
             except Exception:  # the code needs another precision
-                trial.reasons["the model computes in single precision only, where rounding hides what is small"] = None
+                trial.reasons[SINGLE_ONLY] = None
                 continue
             for batch in usual:
                 trial.compare(batch, gradients=False)
@@ -250,12 +251,13 @@ class _Trial:
         if not apart.requires_grad and not together.requires_grad:
             return
         gaps, sizes = list[float](), list[float]()
-        for part in _parts(self._parameters):
-            wanted = _gradients(apart, weights, part)
-            sizes += [0.0 if gradient is None else _largest(gradient) for gradient in wanted]
-            for one, other in zip(_gradients(together, weights, part), wanted, strict=True):
-                gap = one if other is None else other if one is None else one.sub(other)
-                gaps.append(0.0 if gap is None else _largest(gap))
+        with without_randomness(self._model):  # layers that are recomputed now had none when they ran
+            for part in _parts(self._parameters):
+                wanted = _gradients(apart, weights, part)
+                sizes += [0.0 if gradient is None else _largest(gradient) for gradient in wanted]
+                for one, other in zip(_gradients(together, weights, part), wanted, strict=True):
+                    gap = one if other is None else other if one is None else one.sub(other)
+                    gaps.append(0.0 if gap is None else _largest(gap))
         overall = max(sizes, default=0.0)
         if math.isfinite(overall) and any(
             not gap <= self._tolerance.allows(size, overall) for gap, size in zip(gaps, sizes, strict=True)
@@ -268,18 +270,20 @@ class _Trial:
         count = self._effort.examples
         mapped = [place for place, part in enumerate(parts) if isinstance(part, Tensor) and part.shape[:1] == (count,)]
 
-        def one(*rows: Tensor) -> Tensor:
+        def one(token: Tensor, *rows: Tensor) -> Tensor:
             own = list(parts)
             for place, row in zip(mapped, rows, strict=True):
                 own[place] = row.unsqueeze(0).clone()
             inputs, targets = tree_unflatten(own, form)
-            return compute_losses(self._loss, call_model(self._model, inputs), targets).squeeze(0)
+            with Functions(token):
+                return compute_losses(self._loss, call_model(self._model, inputs), targets).squeeze(0)
 
         recurrent: dict[nn.Module, Callable[..., Any]] = {
             module: _vmap_forward(module) for module in self._model.modules() if isinstance(module, nn.RNNBase)
         }
-        with under_vmap(), forwards(recurrent), without_randomness(self._model), Functions():
-            found: Tensor = vmap(one, randomness="different")(*(parts[place] for place in mapped))
+        with under_vmap(), forwards(recurrent), without_randomness(self._model):
+            token = torch.zeros(count, device=parts[mapped[0]].device)
+            found: Tensor = vmap(one, randomness="different")(token, *(parts[place] for place in mapped))
         return found
 
 

@@ -43,7 +43,7 @@ def layer_norm_factors(
             normal = F.rms_norm(inputs[0], list(shape), None, module.eps)
         else:
             normal = F.layer_norm(inputs[0], list(shape), None, None, module.eps)
-        yield "weight", Dense(_over_rows(site.examples_first(normal) * deltas, inner))
+        yield "weight", Dense(_over_rows(site.examples_first(normal).mul_(deltas), inner))
     bias = getattr(module, "bias", None)
     if bias is not None and bias.requires_grad:
         yield "bias", Dense(_over_rows(deltas, inner))
@@ -60,7 +60,7 @@ def instance_norm_factors(module: nn.InstanceNorm2d, inputs: tuple[Tensor, ...],
 
 
 def _by_channel(module: nn.GroupNorm | nn.InstanceNorm2d, normal: Tensor, gradients: Tensor, site: Site) -> NamedFactors:
-    for name, values in (("weight", normal * gradients), ("bias", gradients)):
+    for name, values in (("weight", normal.mul_(gradients)), ("bias", gradients)):
         parameter = getattr(module, name)
         if parameter is not None and parameter.requires_grad:
             sums = values.flatten(2).sum(2) if values.ndim > 2 else values

@@ -2,6 +2,9 @@
 
 A convolution is a linear layer on patches, so its gradient is Σ over pixels of δ ⊗ patch. Patches are cut a few examples at a
 time and never kept. A transposed convolution is the same with inputs and gradients exchanged: Σ over pixels of x ⊗ patch of δ.
+
+Where patches would be many times the image, each example is a group of one larger convolution instead. Torch computes its weight
+gradient. Groups do not mix, so its parts are the gradients of each example.
 """
 
 from dataclasses import dataclass, replace
@@ -17,6 +20,8 @@ from privopt.perexample.networks.factors import Dense, Outer, Term
 from privopt.perexample.networks.tape import NamedFactors, Site
 
 SHORT = 16  # pixels in a row of the output: shorter rows are indexed faster than copied
+MANY, CHANNELS = 1024, 8  # places and channels of a group, from which a grouped convolution is faster than patches
+FEW, SMALL = 16, 9  # the same where a group has one channel: from so many places, with a kernel of so many pixels
 
 
 @dataclass(frozen=True)
@@ -40,21 +45,26 @@ class Patches:
     def stored(self) -> int:
         return self.images.numel()
 
-    def block(self, start: int, stop: int) -> Tensor:
+    def block(self, start: int, stop: int, space: Tensor | None = None) -> Tensor:
         images = self.images[start // self.groups : stop // self.groups]
-        patches = self._cut(images)  # (examples, channels · kernel, places)
+        patches = self._cut(images, space)  # (examples, channels · kernel, places)
         return patches.reshape(-1, patches.shape[1] // self.groups, patches.shape[2]).transpose(1, 2)
 
-    def _cut(self, images: Tensor) -> Tensor:
+    def _cut(self, images: Tensor, space: Tensor | None) -> Tensor:
         if prod(self.kernel) == prod(self.stride) == 1 and images.shape[2:] == self.places:
             return images.flatten(2)
         pads = [n for pad in reversed(self.padding) for n in (pad, pad)]
         padded = (F.pad(images, pads) if any(pads) else images).contiguous()
+        channels = images.shape[1] * prod(self.kernel)
+        numbers = len(images) * channels * prod(self.places)
+        patches = padded.new_empty(numbers) if space is None else space[:numbers]  # memory that is new takes longer than the copy
         if self.places[-1] < SHORT:
-            patches = padded.flatten(0, 1).flatten(1).index_select(1, self._pixels)
+            pixels, rows = self._pixels, padded.flatten(0, 1).flatten(1)
+            torch.index_select(rows, 1, pixels, out=patches.view(len(rows), len(pixels)))
         else:
-            patches = self._windows(padded)
-        return patches.reshape(len(images), images.shape[1] * prod(self.kernel), -1)
+            windows = self._windows(padded)
+            patches.view(windows.shape).copy_(windows)
+        return patches.view(len(images), channels, -1)
 
     @cached_property
     def _pixels(self) -> Tensor:
@@ -98,15 +108,32 @@ class Patches:
 
     def contract(self, gradients: Tensor, groups: int) -> Tensor:
         """The ordinary weight gradient of a convolution whose output gradient is `gradients`."""
-        examples, channels = self.images.shape[:2]
-        out = gradients.transpose(1, 2).reshape(examples, -1, *self.places)
-        if (counts := self._patch_counts(self.images)) != list(self.places):
-            out = F.pad(out, [n for more, own in zip(counts[::-1], self.places[::-1], strict=True) for n in (0, more - own)])
-        shape = (out.shape[1], channels // self.groups, *self.kernel)
-        weight = out.new_empty(1).expand(shape)
-        result: Tensor = torch.ops.aten.convolution_backward.default(
-            out,
-            self.images,
+        out = gradients.transpose(1, 2).reshape(len(self.images), -1, *self.places)
+        result = self._weight_gradient(self.images, out, self.groups)
+        return result.reshape(result.shape[0], -1)
+
+    def multiply(self, gradients: Tensor, start: int, stop: int) -> Tensor | None:
+        if not self._is_faster_grouped(self.images.shape[1] // self.groups, q := gradients.shape[2]):
+            return None
+        images = self.images[start // self.groups : stop // self.groups]
+        rows = gradients.transpose(1, 2).reshape(1, -1, *self.places)
+        return self._weight_gradient(images.reshape(1, -1, *images.shape[2:]), rows, stop - start).reshape(stop - start, q, -1)
+
+    def _is_faster_grouped(self, channels: int, q: int) -> bool:
+        places, pixels = prod(self.places), prod(self.kernel)
+        if channels == q == 1:
+            return places >= (FEW if pixels <= SMALL else MANY)
+        return places >= MANY and channels >= CHANNELS and pixels > 1
+
+    def _weight_gradient(self, images: Tensor, gradients: Tensor, groups: int) -> Tensor:
+        """The weight gradient of a convolution of these images with so many groups."""
+        if (counts := self._patch_counts(images)) != list(self.places):
+            missing = [n for more, own in zip(counts[::-1], self.places[::-1], strict=True) for n in (0, more - own)]
+            gradients = F.pad(gradients, missing)
+        weight = gradients.new_empty(1).expand(gradients.shape[1], images.shape[1] // groups, *self.kernel)
+        found: Tensor = torch.ops.aten.convolution_backward.default(
+            gradients,
+            images,
             weight,
             None,
             self.stride,
@@ -114,10 +141,10 @@ class Patches:
             self.dilation,
             False,
             (0,) * len(self.kernel),
-            self.groups,
+            groups,
             (False, True, False),
         )[1]
-        return result.reshape(shape[0], -1)
+        return found
 
 
 def conv_factors(module: Any, inputs: tuple[Tensor, ...], gradients: Tensor, site: Site) -> NamedFactors:
