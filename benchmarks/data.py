@@ -210,8 +210,11 @@ _UNSEEN = (
     ("catholic", "schools", "hsgrad", ("id",)),
     ("census2000", "census", "lweekinc", ("puma",)),
     ("twoyear", "colleges", "lwage", ("id",)),
+    ("charity", "donations", "respond", ("gift",)),
+    ("gpa2", "grades", "colgpa", ()),
+    ("card", "wages", "lwage", ("id", "wage")),
 )
-NUMBERS = ("lweekinc", "lwage")  # targets that are numbers to predict
+NUMBERS = ("lweekinc", "lwage", "colgpa")  # targets that are numbers to predict
 
 
 def unseen() -> Iterator[Tables]:

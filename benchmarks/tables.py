@@ -16,6 +16,7 @@ the length of the longest row that the bounds allow. What the peers are given co
 
 import argparse
 import json
+import math
 import os
 import shlex
 import subprocess
@@ -308,6 +309,50 @@ def wanted(name: str, problem: Problem, epsilon: float, seed: int, peer_seeds: i
     return name != "DP-EBM" or (problem.named and problem.classes <= 2)
 
 
+def forget_changed(tables: list[Problem], results: Path) -> None:
+    """Leave out the rows of cells of ours of which a stored seed comes out differently now: they are to be run again."""
+    found = json.loads(results.read_text())
+    known, cells = {problem.name: problem for problem in tables}, dict[tuple[str, str, float], dict[str, Any]]()
+    for row in found["rows"]:
+        cells.setdefault((row["table"], row["model"], row["epsilon"]), row)
+    changed = set()
+    for cell, row in cells.items():
+        if cell[0] not in known or cell[1] in PEERS | ONCE:
+            continue
+        again = scored(known[cell[0]], cell[1], cell[2], row["seed"])
+        if not _agree(row, again):
+            changed.add(cell)
+            print("changed:", *cell, row, again, flush=True)
+    found["rows"] = [row for row in found["rows"] if (row["table"], row["model"], row["epsilon"]) not in changed]
+    _write(results, found)
+
+
+def _agree(row: dict[str, Any], again: dict[str, Any]) -> bool:
+    """Whether scores are the same but for rounding, which differs between machines."""
+    return all(
+        name in row and (value == row[name] if isinstance(value, str) else math.isclose(value, row[name], rel_tol=1e-6))
+        for name, value in again.items()
+        if name != "seconds"
+    )
+
+
+def scored(problem: Problem, name: str, epsilon: float, seed: int) -> dict[str, Any]:
+    """The scores of one run, or why it was refused, and how long it took."""
+    started = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore", PrivoptWarning)
+        try:
+            scores: dict[str, Any] = CONTENDERS[name](problem, epsilon, seed)
+        except PrivoptError as error:
+            scores = {"refused": str(error)}
+    return {**scores, "seconds": round(time.perf_counter() - started, 2)}
+
+
+def _write(results: Path, found: dict[str, Any]) -> None:
+    results.write_text(json.dumps(found, indent=None, ensure_ascii=False).replace('{"table"', '\n{"table"') + "\n")
+
+
 def measure(tables: list[Problem], results: Path, seeds: int, peer_seeds: int, epsilons: list[float], models: list[str]) -> None:
     """Run what is not in the file of results yet."""
     found = json.loads(results.read_text()) if results.exists() else {"rows": []}
@@ -322,18 +367,11 @@ def measure(tables: list[Problem], results: Path, seeds: int, peer_seeds: int, e
                     place = problem.name, name, epsilon, seed
                     if place in done or not wanted(name, problem, epsilon, seed, peer_seeds):
                         continue
-                    started = time.perf_counter()
-                    with warnings.catch_warnings():
-                        warnings.simplefilter("ignore")
-                        warnings.simplefilter("ignore", PrivoptWarning)
-                        try:
-                            scores: dict[str, Any] = CONTENDERS[name](problem, epsilon, seed)
-                        except PrivoptError as error:
-                            scores = {"refused": str(error)}
+                    scores = scored(problem, name, epsilon, seed)
                     row = {"table": problem.name, "model": name, "epsilon": epsilon, "seed": seed, **scores}
                     found["rows"].append(row)
-                    print(*place, scores, f"{time.perf_counter() - started:.1f} s", flush=True)
-            results.write_text(json.dumps(found, indent=None, ensure_ascii=False).replace('{"table"', '\n{"table"') + "\n")
+                    print(*place, scores, flush=True)
+            _write(results, found)
 
 
 # ---------------------------------------------------------------- picture
@@ -387,18 +425,18 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, action="append", help="these budgets; all unless told otherwise")
     parser.add_argument("--model", action="append", choices=list(CONTENDERS), help="these models; all unless told otherwise")
     parser.add_argument("--unseen", action="store_true", help="tables that nobody looked at while the rules were made")
+    parser.add_argument("--changed", action="store_true", help="first leave out stored results that a run no longer gives")
     parser.add_argument("--draw", action="store_true", help="draw docs/images/quality.svg from the results")
     given = parser.parse_args()
     if given.draw:
         draw()
         return
     tables = [problem for problem in (unseen if given.unseen else problems)() if given.only in problem.name]
+    results = UNSEEN if given.unseen else RESULTS
+    if tables and given.changed:
+        forget_changed(tables, results)
     if tables:
-        results, epsilons, models = (
-            UNSEEN if given.unseen else RESULTS,
-            given.epsilon or list(EPSILONS),
-            given.model or list(CONTENDERS),
-        )
+        epsilons, models = given.epsilon or list(EPSILONS), given.model or list(CONTENDERS)
         measure(tables, results, given.seeds, given.peer_seeds, epsilons, models)
 
 

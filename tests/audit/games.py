@@ -320,6 +320,7 @@ GAMES: dict[str, Entry] = (
         "survey of column ranges": Entry(surveys.column_ranges, SOME),
         "survey of knots": Entry(surveys.column_knots, MANY),
         "survey of a target's mean": Entry(surveys.mean_target, MANY),
+        "survey of the mean of rows": Entry(surveys.mean_row, MANY),
         "survey of typical norm": Entry(surveys.typical_norm, MANY),
         "survey of column sizes": Entry(surveys.column_sizes, MANY),
         "survey of categories, a common one": Entry(surveys.common_category, 2 * SOME),

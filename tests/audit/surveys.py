@@ -128,6 +128,21 @@ def column_sizes() -> Game:
     return _game(ask, votes, tight=True)
 
 
+def mean_row() -> Game:
+    """The sum of rows, of which the canary's is cut to the bound."""
+    bound = 3.0
+    designs = [Design(np.concatenate([row, OTHERS]), Frame(intercept=0.0)) for row in (0 * CANARY, CANARY)]
+
+    def ask(canary: bool, spending: Run, rng: Rng) -> Any:
+        return surveys.mean_row(designs[canary], bound=bound, noise_multiplier=ONE, spending=spending, rng=rng)
+
+    def votes(oracle: Any, canary: bool) -> Vector:
+        rows = np.concatenate([CANARY, OTHERS]) if canary else OTHERS
+        return np.asarray((rows * np.minimum(1, bound / np.linalg.norm(rows, axis=1))[:, None]).sum(axis=0))
+
+    return _game(ask, votes, tight=True)
+
+
 def column_knots() -> Game:
     """One histogram between public ends."""
     low, high = np.array([0.0, -1.0]), np.array([4.0, 2.0])

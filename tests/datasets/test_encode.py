@@ -279,3 +279,10 @@ def test_a_missing_date_counts_as_the_one_that_is_declared() -> None:
     encoding = Encoding((("day", Date(("month",), missing="2020-03-01")),))
     (row,) = encoded(encoding, pd.DataFrame({"day": pd.Series([None], dtype="datetime64[ns]")}))
     assert encoding.names[int(row.argmax())] == "day.month=March"
+
+
+def test_a_column_that_a_survey_did_not_see_stays_a_line() -> None:
+    kinds = {"a": Numeric(0, 1), "b": Numeric(0, 1, seen=False), "c": Categorical(("x", "y")), "d": Numeric(0, 9)}
+    encoding = Encoding.of(kinds)
+    assert encoding.numeric == (0, 4)
+    assert Encoding.from_json(encoding.to_json()) == encoding  # of a trained model it says nothing

@@ -12,7 +12,7 @@ from privopt.linear_model import Ridge
 from privopt.perexample.design import Design
 from privopt.privacy.budget import Budget
 from privopt.privacy.events import atoms
-from privopt.training.scaling import TrainingRows, find_scales
+from privopt.training.scaling import Scales, TrainingRows, find_scales
 from privopt.training.session import Session
 
 RANGES = [(2.0, 7.3), (-9.1, -0.7), (0.1, 0.3), (sys.float_info.max / 2, sys.float_info.max)]
@@ -39,6 +39,42 @@ def test_a_frame_and_an_encoding_put_a_range_away_from_0_on_the_same_scale() -> 
     encoding = Encoding(tuple((name, Numeric(*ends)) for name, ends in zip(names, RANGES, strict=True)))
     framed = Design(values, scales.frame).framed(np.arange(100))
     np.testing.assert_allclose(framed.times(np.eye(4)), encoding.matrix(pd.DataFrame(values, columns=names)), atol=1e-15)
+
+
+@pytest.mark.parametrize("encoded", [True, False])
+def test_lines_are_centred_at_a_mean_that_is_paid_for(encoded: bool) -> None:
+    """Columns that are almost always 1, of which rows are √20 long, are short once they are centred."""
+    X = np.where(np.random.default_rng(0).random((20_000, 20)) < 0.97, 1.0, -1.0)
+    rows = TrainingRows(X, np.zeros(len(X)), regression=False, encoded=encoded)
+
+    def scales(*, centred: bool) -> tuple[Scales, int]:
+        asked = Session(Budget(1.0, 1e-6), len(X), seed=0, surveys=True)
+        found = find_scales(rows, asked, fit_intercept=True, centred=centred)
+        return found, sum(count for _, count in atoms(asked.ledger.event))
+
+    (plain, asked), (centred, more) = scales(centred=False), scales(centred=True)
+    assert more == asked + 1
+    assert centred.frame.centre is not None
+    np.testing.assert_allclose(centred.frame.centre, X.mean(axis=0), atol=0.1)
+    assert centred.row_norm < 0.8 * plain.row_norm
+    assert len(centred.estimated) == len(plain.estimated) + 1
+
+
+def test_steps_are_no_longer_where_most_rows_are_0() -> None:
+    """A step is as long as a typical row is short, and that was 2^−30 where 96 of 100 rows were 0."""
+    X = (np.random.default_rng(0).random((20_000, 1)) < 0.04).astype(float)
+    rows = TrainingRows(X, np.zeros(len(X)), regression=False, encoded=True)
+    found = find_scales(rows, Session(Budget(1.0, 1e-6), len(X), seed=0, surveys=True), fit_intercept=True)
+    assert found.row_norm == 0.5
+
+
+@pytest.mark.parametrize("bounds", [None, 1.7])
+def test_sparse_rows_and_rows_of_a_declared_length_keep_their_centre(bounds: float | None) -> None:
+    X = np.random.default_rng(0).uniform(0, 1, (20_000, 3))
+    matrix = X if bounds else sp.csr_matrix(X)
+    rows = TrainingRows(matrix, np.zeros(len(X)), regression=False, bounds=bounds, encoded=True)
+    budget = Session(Budget(1.0, 1e-6), len(X), seed=0, surveys=True)
+    assert find_scales(rows, budget, fit_intercept=True, centred=True).frame.centre is None
 
 
 @pytest.mark.parametrize("unit", [1.0, 255.0])

@@ -363,3 +363,43 @@ def test_the_noise_on_column_sizes_is_the_stated_one() -> None:
     drawn = np.array([sizes(np.full((100, 1), 10.0), 2.0, bound=10.0, seed=seed)[0] for seed in range(2000)])
     assert drawn.std() == pytest.approx(2.0 * 10.0 / 100, rel=0.08)
     assert drawn.mean() == pytest.approx(10.0, abs=0.03)
+
+
+# ---------------------------------------------------------------- the mean of rows
+
+
+def mean_row(rows: Vector, noise_multiplier: float, *, bound: float = 2.0, ledger: Ledger | None = None, seed: int = 0) -> Vector:
+    design = Design(rows, Frame(intercept=0.0))
+    spending = (ledger or Ledger()).run()
+    return surveys.mean_row(design, bound=bound, noise_multiplier=noise_multiplier, spending=spending, rng=generator(seed))
+
+
+def test_the_mean_of_rows_costs_one_gaussian_that_is_paid_before_a_row_is_read() -> None:
+    ledger = Ledger()
+    mean_row(RNG.uniform(-1, 1, (500, 3)), 4.0, ledger=ledger)
+    assert ledger.event == GaussianDpEvent(4.0)
+    with (
+        mock.patch.object(Design, "norms", side_effect=AssertionError("the rows were read")),
+        pytest.raises(BudgetExceeded),
+    ):
+        mean_row(np.ones((10, 2)), 1.0, ledger=Ledger(Budget(0.1, 1e-6)))
+
+
+@settings(max_examples=60)
+@given(arrays(float, (4, 3), elements=st.floats(allow_nan=True, allow_infinity=True)))
+def test_one_row_moves_the_sum_of_rows_by_at_most_the_bound_whatever_it_holds(values: Vector) -> None:
+    """Law 1, as the survey asks for it: also for NaN, infinite and huge entries."""
+
+    def total(rows: Vector) -> Vector:
+        with np.errstate(all="ignore"):
+            return surveys._Rows(Design(rows, Frame(intercept=0.0))).clipped_sum(l2(2.0))
+
+    for row in range(len(values)):
+        assert np.linalg.norm(total(values) - total(np.delete(values, row, axis=0))) <= 2.0 * (1 + 1e-9)
+
+
+def test_the_mean_of_rows_is_found_and_shrunk_towards_0_where_noise_dominates() -> None:
+    rows = np.array([0.8, -0.2, 0.0]) + RNG.uniform(-0.1, 0.1, (20_000, 3))
+    np.testing.assert_allclose(mean_row(rows, 10.0), rows.mean(axis=0), atol=0.01)
+    lengths = [np.linalg.norm(mean_row(rows, 1e6, seed=seed)) for seed in range(50)]
+    assert np.mean(lengths) < 0.5 * 1e6 * 2.0 / len(rows) * math.sqrt(3)  # of the noise

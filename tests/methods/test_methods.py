@@ -19,7 +19,7 @@ from privopt.measure.queries import gradient
 from privopt.measure.samplers import disjoint_batches, full_batch
 from privopt.methods import METHODS, find_method, own_files
 from privopt.methods.problem import Choices, ModelKind, Problem, logistic_facts
-from privopt.methods.rules import adaptive_defaults, network_pays
+from privopt.methods.rules import adaptive_defaults, mean_share, network_pays
 from privopt.postprocess.updates import sgd
 from privopt.privacy.events import GaussianDpEvent, NoOpDpEvent, SelfComposedDpEvent, compose
 from privopt.recipe import Recipe, always
@@ -142,3 +142,10 @@ def test_a_network_pays_where_rows_and_budget_are_many_for_each_column() -> None
     assert not network_pays(8000, 5, 40.0)  # a small budget
     assert not network_pays(5000, 5, 1.0)  # few rows
     assert not network_pays(80_000, 22, 4.0)  # many columns
+
+
+def test_a_mean_is_measured_as_closely_as_it_has_to_be() -> None:
+    assert mean_share(100_000, 10, 1.0) == 0.005  # it comes cheap
+    assert mean_share(1000, 25, 4.0) == pytest.approx(25 * (4 / 1000) ** 2 / 0.1**2)
+    assert mean_share(1000, 25, 9.0) == 0.05
+    assert mean_share(1000, 25, 12.0) is None  # too few rows to be worth it

@@ -94,6 +94,21 @@ def test_a_model_is_chosen_by_public_numbers_and_the_statement_says_why(tmp_path
     assert any("torch is not installed" in line for line in folder.statement().assumed_public)
 
 
+def test_a_table_with_unlisted_categories_is_left_to_a_linear_model(tmp_path: Path) -> None:
+    """They may be any number: a column of 51 would not be one of few columns. Listed ones are counted."""
+    rng = np.random.default_rng(0)
+    word = rng.choice(["a", "b"], 4500)
+    pd.DataFrame({"word": word, "same": (word == "a").astype(int)}).to_csv(tmp_path / "words.csv", index=False)
+    schema = Schema({"word": datasets.Categorical(("a", "b"))})
+    asked = Request(file=tmp_path / "words.csv", target="same", epsilon=3.0, model="auto", settings=Settings(rounds=3), seed=0)
+    for name, request, hidden in (("unlisted", asked, 0), ("listed", replace(asked, schema=schema), 1)):
+        folder = runs.start(request, tmp_path / name)
+        assert len(folder.model().hidden) == hidden
+        told = [line for line in folder.statement().assumed_public if "the choice of the model" in line]
+        assert len(told) == 1
+        assert ("any number of categories" in told[0]) is (not hidden)
+
+
 def test_numbers_are_regressed(tmp_path: Path) -> None:
     file = corners(tmp_path / "corners.csv")
     schema = Schema({**CORNERS, "same": datasets.Ignored()}, target=Numeric(-1, 1))

@@ -94,9 +94,11 @@ class Encoding:
 
     @property
     def numeric(self) -> tuple[int, ...]:
-        """The places of the features that are numbers."""
+        """The places of the features that are numbers and may bend: those of a column that was not seen stay lines."""
         starts = accumulate((len(features) for _, features in self._blocks), initial=0)
-        return tuple(start for start, (numeric, _) in zip(starts, self._blocks, strict=False) if numeric)
+        blocks = ((numeric, kind) for name, kind in self.columns for numeric, _ in _blocks(name, kind))
+        placed = zip(starts, blocks, strict=False)
+        return tuple(start for start, (numeric, kind) in placed if numeric and (not isinstance(kind, Numeric) or kind.seen))
 
     def features(self, basis: "Basis | None") -> tuple[str, ...]:
         """The names of what a linear model makes of the features; knots of hats are named in the columns' own units."""

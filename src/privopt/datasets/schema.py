@@ -63,11 +63,15 @@ class UnknownNumeric:
 
 @dataclass(frozen=True)
 class Numeric:
-    """A column of numbers; values outside the range are clipped to it. Missing ones are as for `UnknownNumeric`."""
+    """A column of numbers; values outside the range are clipped to it. Missing ones are as for `UnknownNumeric`.
+
+    A column is not `seen` if a survey had too few rows to tell where in the declared range its values lie.
+    """
 
     low: float
     high: float
     missing: float | Literal["indicator"] | None = None
+    seen: bool = field(default=True, compare=False)
 
     def __post_init__(self) -> None:
         for key, value in (("low", self.low), ("high", self.high)):

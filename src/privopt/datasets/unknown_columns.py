@@ -167,7 +167,7 @@ def _survey_numeric(columns: Columns, kinds: dict[str, Kind], noise: float, sess
 
 def _resolved(kind: Kind, low: float, high: float, *, known: bool) -> Kind:
     if isinstance(kind, Numeric):
-        return replace(kind, low=low, high=high)
+        return replace(kind, low=low, high=high, seen=known)
     assert isinstance(kind, UnknownNumeric | Date)
     if isinstance(kind, Date):
         return kind.between(math.floor(low) + EPOCH, math.ceil(high) + EPOCH) if known else kind.without_year

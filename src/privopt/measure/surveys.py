@@ -216,6 +216,17 @@ def column_sizes(design: Design, *, bound: float, noise_multiplier: float, spend
     return np.maximum(noisy, 2 * noise_multiplier * bound / len(design))
 
 
+def mean_row(design: Design, *, bound: float, noise_multiplier: float, spending: Run, rng: Rng) -> Vector:
+    """Estimate the mean of the rows, shrunk towards 0 by what noise is expected to add to its length (James and Stein).
+
+    **Guarantee** Query: Σ row, of rows clipped to l2 length `bound`, so one example moves it by at most that. Noise
+    N(0, (z · bound)² I). Event: Gaussian(z), paid before the rows are summed.
+    """
+    mean = _mean(_Rows(design), bound, noise_multiplier, spending, rng)
+    error, squared = noise_multiplier * bound / len(design), float((mean**2).sum())
+    return mean * max(0.0, 1 - len(mean) * error**2 / max(squared, 1e-300))
+
+
 def mean_target(targets: Vector, *, noise_multiplier: float, spending: Run, rng: Rng) -> Vector:
     """Estimate the mean of vectors of length at most 1: the shares of classes, or a target on [−1, 1].
 
@@ -239,6 +250,22 @@ class _Vectors(PerExampleVectors):
 
     def weighted_sum(self, weights: Vector) -> Vector:
         return weights @ np.where((weights == 0)[:, None], 0.0, self._rows)
+
+
+class _Rows(PerExampleVectors):
+    """An oracle whose per-example vector is the row."""
+
+    def __init__(self, design: Design) -> None:
+        self._design, self.size = design, len(design)
+
+    def __call__(self, parameters: Vector, rows: Rows) -> "_Rows":
+        return self
+
+    def norms(self, order: int) -> Vector:
+        return self._design.norms(order)
+
+    def weighted_sum(self, weights: Vector) -> Vector:
+        return self._design.take(None).weighted_sum(weights)
 
 
 class _Sizes(PerExampleVectors):

@@ -18,8 +18,10 @@ privacy. What matters is the *displacement by noise* that we allow, κ/R; a row 
   rate, which overfits where columns are rare: √v + stability is at least the size of five rows' gradients.
 - Descent takes κ/(R√T s), capped by the smoothness of the loss, 1/(LR²).
 - Noise is proportional to the clip bound, bias falls with it: C is half the gradient of a typical row at θ = 0 where noise
-  dominates (rows that are fitted keep their say for longer), and grows with √q to the largest possible one, where nothing is
-  clipped and probabilities are calibrated.
+  dominates, grows with q to the whole of it at q = 4, waits, and grows with √q from q = 9 on to the largest possible one, where
+  nothing is clipped and probabilities are calibrated. Below a typical gradient all rows count alike, and scores drift to the
+  commonest class, since the rare one's residuals are the longest: a model of columns that say little loses more by that than by
+  noise. Where 4 lies is empirical.
 - Batches of expected size b < n: nμ becomes b√T/z (the same for full batches), and s gains the sampling noise of a batch.
   Sampling amplifies without loss only while z ≥ 1 or so, which asks for T ≈ 2(μn/b)² rounds.
 
@@ -35,6 +37,13 @@ columns stay lines. The numbers are empirical.
 Linear or a network. Hats bend in each column, so all that a network adds are interactions of columns, and all of its weights move
 in noise. It was worse than hats on most tables of eight columns or more, and better on three of up to five columns, whose
 interactions are few: with at most five columns, 900 rows and 250 of nμ for each, a network pays. The numbers are empirical.
+
+The mean. Noise is proportional to C, and C to the length R of a typical row. A row whose columns lie in [−1, 1] has
+E‖x‖² = ‖E x‖² + E‖x − E x‖², and the first part says nothing about what distinguishes rows: it is what the intercept is for. So
+columns that stay lines are centred at their mean, measured once. A row is at most √f long, so with a share p of the squared
+budget each of the f columns' means has an error of √(f/p)/(nμ). The share is what gives ±0.1, from 0.5 % to 5 %; where 5 % leave
+more than ±0.25, the error would lengthen rows, and nothing is measured. Sparse rows stay sparse, and hats are 0 in most places
+anyway.
 
 The start. Rounds of noise are a bad way to learn how rare a class is: an intercept has to travel log(1/p) there. Its shares are
 measured once, to ±0.05 if that costs a quarter of the squared budget or less, and with a fiftieth of it if they come cheaper.
@@ -121,6 +130,20 @@ def start_share(size: int, single_release_noise: float) -> float:
     return min(max((single_release_noise / (START_ERROR * size)) ** 2, least), most)
 
 
+MEAN_ERROR = 0.1  # of each column's mean, in units of its range, if that costs between these shares of the squared budget
+MEAN_SHARES = (0.005, 0.05)
+WORST_MEAN_ERROR = 0.25  # with which a mean is still worth measuring
+
+
+def mean_share(size: int, columns: int, single_release_noise: float) -> float | None:
+    """The share of the squared budget that measures the mean of the columns; `None` if not worth it. See the top of this file."""
+    least, most = MEAN_SHARES
+    squared = columns * (single_release_noise / size) ** 2  # of the error that the whole budget leaves
+    if squared / most > WORST_MEAN_ERROR**2:
+        return None
+    return min(max(squared / MEAN_ERROR**2, least), most)
+
+
 def default_rounds(problem: Problem, *, descent: bool = False) -> int:
     """As many as were chosen; else enough to be stable, and for small batches enough to be amplified."""
     if problem.chosen.rounds:
@@ -182,7 +205,8 @@ def _linear(problem: Problem, z: float, rounds: int, batch: float, clip_bound: f
     limited = 1 / math.sqrt(1 / quality**2 + width / min(problem.size, batch * rounds))
     shake = max(loss.reach * min((limited / loss.outputs) ** (1 / 3), 4.0), min(loss.reach, 1.0) / 4)
     if clip_bound is None:
-        growth = max(0.5, math.sqrt(quality / loss.outputs) / 3)
+        each = quality / loss.outputs
+        growth = max(0.5, min(each / 4, 1.0), math.sqrt(each) / 3)
         clip_bound = row_norm * min(loss.residual * growth, loss.largest)
     noise = z * clip_bound / batch
     if batch < problem.size:

@@ -20,6 +20,7 @@ import numpy as np
 from privopt import datasets
 from privopt.checkpoint import Checkpoint
 from privopt.datasets import Columns, Encoding, Ignored, Kind, Known, Schema, Table
+from privopt.datasets.schema import UnknownCategorical
 from privopt.datasets.table import suggest_names
 from privopt.datasets.unknown_columns import count_features, feature_kinds, find_encoding, length_bound
 from privopt.errors import Diverged, InputError, LedgerError, PrivoptError, RankFailed
@@ -144,7 +145,8 @@ def _prepare(request: Request) -> _Prepared:
     kinds = {} if table.frame is None else _kinds(request, table.frame)
     columns, public = len(table.names), request.public is not None
     features = count_features(kinds) if kinds else columns
-    request, reason = _choose_model(request, size, features, budget)
+    unlisted = any(isinstance(kind, UnknownCategorical) for kind in kinds.values())
+    request, reason = _choose_model(request, size, features, budget, unlisted=unlisted)
     facts = loss_facts(loss_of_task(task, len(classes))(1.0))
     if request.hidden:
         _check_network(request, facts, budget.delta, public=public)
@@ -166,13 +168,18 @@ def _prepare(request: Request) -> _Prepared:
     return _Prepared(request, table, budget, task, classes, targets, kinds, known, persons, reason)
 
 
-def _choose_model(request: Request, size: int, columns: int, budget: Budget) -> tuple[Request, str]:
-    """The request with a model, and why it is that one if the request left it open; only public numbers count."""
+def _choose_model(request: Request, size: int, columns: int, budget: Budget, *, unlisted: bool) -> tuple[Request, str]:
+    """The request with a model, and why it is that one if the request left it open; only public numbers count.
+
+    If some column's categories are `unlisted`, they may be many, and a network would learn all their interactions.
+    """
     if request.model != AUTO:
         return request, ""
     model, why = "linear", f"{size} {'rows' if request.person is None else 'persons'} and {columns} column{'s' * (columns != 1)}"
     plain = find_method(request.settings.method).tables and request.public is None and request.search is None and budget.delta > 0
-    if plain and network_pays(size, columns, calibrate(single_release(budget), budget)):
+    if unlisted:
+        why += ", some with any number of categories"
+    elif plain and network_pays(size, columns, calibrate(single_release(budget), budget)):
         if _network_installed():
             model = NETWORK
         else:

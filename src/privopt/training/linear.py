@@ -206,7 +206,15 @@ def train_linear(rows: TrainingRows, loss: Callable[[float], Loss], settings: Se
     width = columns + bool(settings.fit_intercept)
     planned = _try(method, settings, facts, size, width, session.budget, rows.unit, public=public).planned_event()
     gaussian = all(isinstance(event, GaussianDpEvent) for event, _ in atoms(planned))
-    scales = find_scales(rows, session, fit_intercept=settings.fit_intercept, knots=knots, unit_rows=unit_rows, gaussian=gaussian)
+    scales = find_scales(
+        rows,
+        session,
+        fit_intercept=settings.fit_intercept,
+        knots=knots,
+        unit_rows=unit_rows,
+        gaussian=gaussian,
+        centred=method.tables and rows.public is None and settings.fit_intercept,
+    )
     with np.errstate(all="ignore"):  # a warning would tell something about the data
         used = scales.applied(rows)
     centre, unit = scales.target

@@ -20,6 +20,7 @@ from privopt.measure import surveys
 from privopt.measure.samplers import draw_rows
 from privopt.measure.surveys import Ranges
 from privopt.measure.units import Unit, each_person, each_row
+from privopt.methods.rules import mean_share
 from privopt.perexample.columns import Basis, Clipped, Hats, UnitRows
 from privopt.perexample.design import CHUNK, Design, Frame, centre_and_scale
 from privopt.perexample.grads import Vector
@@ -34,6 +35,7 @@ NORM_SHARE = 0.02  # this into the length of a row,
 TARGET_SHARE = 0.04  # this into the range of the target of a regression,
 KNOTS_SHARE = 0.05  # and this into the knots of numeric columns
 GUESS = 4.0  # where columns whose range is neither declared nor known are clipped: their values may well be standardised
+LEAST_NORM = 0.5  # of a typical row of columns on [−1, 1]: where most rows are 0, those that are not are about 1 long
 LINE = 2  # knots of a column that stays a single feature
 NO_TARGET_RANGE = (
     "too few rows to learn privately, at this budget, in which range the target lies, so the model knows values from -1 to 1. "
@@ -173,11 +175,13 @@ def find_scales(
     knots: int = LINE,
     unit_rows: bool = False,
     gaussian: bool = False,
+    centred: bool = False,
 ) -> Scales:
     """Find scales by surveys, inside of what is declared: true bounds may be far wider than almost all values.
 
     `knots` is how many numeric columns may have on average: `LINE` leaves them one feature. With `unit_rows`, sparse rows of
-    which nothing is declared are divided by their length, which needs no survey. `gaussian` says that training is Gaussian noise
+    which nothing is declared are divided by their length, which needs no survey. With `centred`, dense columns that stay one
+    feature are centred at their noisy mean. `gaussian` says that training is Gaussian noise
     on all rows: then a survey may decide whether there is another one. Gaussian releases cost what Σ 1/z² says, however they are
     chosen (Smith & Thakurta: Fully Adaptive Composition for Gaussian Differential Privacy); of other events the plan is fixed.
     """
@@ -202,6 +206,8 @@ def find_scales(
         unknown = ~ranges.known & (rows.bounds is None)
         ends = np.where(unknown, -GUESS, ranges.low), np.where(unknown, GUESS, ranges.high)
         columns = None if sp.issparse(rows.matrix) else Clipped(*ends)
+    if centred and not (sp.issparse(rows.matrix) or isinstance(columns, Hats) or isinstance(rows.bounds, numbers.Real)):
+        centre = _find_centre(rows, columns, Frame(centre, scale, intercept=0.0), noise, session, estimated)
     row_norm = None
     if isinstance(rows.bounds, numbers.Real):
         row_norm = float(rows.bounds)
@@ -213,6 +219,8 @@ def find_scales(
             norms, noise_multiplier=share_of(noise, NORM_SHARE, 1), spending=session.spending, rng=session.rng
         )
         estimated.append("the length of a typical row" + (" (too few rows to tell)" if row_norm is None else ""))
+        if row_norm is not None and (rows.encoded or scale is not None):
+            row_norm = max(row_norm, LEAST_NORM)
     if row_norm is None:
         spread = 3 if rows.bounds is not None and session.budget.delta else 1  # E x² is a third, and x² at most 1, in [−1, 1]
         row_norm = math.sqrt(rows.matrix.shape[1] / spread)
@@ -326,6 +334,25 @@ def _find_hats(
     )
     by_place = dict(zip(places, found, strict=True))
     return Hats(tuple(by_place.get(place) for place in range(int(matrix.shape[1]))))
+
+
+def _find_centre(
+    rows: TrainingRows, columns: Basis | None, frame: Frame, noise: float, session: Session, estimated: list[str]
+) -> Vector | None:
+    """The mean of the columns, if the budget buys one that is worth having; else the centre that they have."""
+    width = int(rows.matrix.shape[1])
+    if not session.budget.delta or (share := mean_share(rows.size, width, noise)) is None:
+        return frame.centre
+    surveyed = rows.surveyed.matrix if columns is None else columns.transform(rows.surveyed.matrix)
+    mean = surveys.mean_row(
+        Design(surveyed, frame),
+        bound=math.sqrt(width),
+        noise_multiplier=share_of(noise, share, 1),
+        spending=session.spending,
+        rng=session.rng,
+    )
+    estimated.append("the means of the columns, at which rows are centred")
+    return (0.0 if frame.centre is None else frame.centre) + mean * (1.0 if frame.scale is None else frame.scale)
 
 
 def share_of(noise: float, share: float, questions: int) -> float:
