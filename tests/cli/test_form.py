@@ -109,6 +109,11 @@ def test_what_is_not_there_cannot_be_dropped(stays: Path) -> None:
     assert "Closest: smoker" in said
 
 
+def test_the_target_is_no_feature_to_drop(stays: Path) -> None:
+    said = privopt("train", stays, "--target", "again", "--epsilon", 1, "--drop", "again", code=2)
+    assert "'again', which --target names too" in said
+
+
 @pytest.mark.parametrize("entry", [{"type": "date", "parts": ["month"]}, {"low": 40, "high": 150, "missing": 80}])
 def test_a_federation_refuses_what_it_does_not_know(stays: Path, tmp_path: Path, entry: Any) -> None:
     column = "day" if "parts" in entry else "weight"

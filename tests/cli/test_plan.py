@@ -163,5 +163,8 @@ def test_what_to_expect_is_drawn_in_the_terminal_and_as_a_page(tmp_path: Path) -
     assert "strong" in marked
     assert all(len(line) <= 80 for line in result.stdout.splitlines())
     assert "What an attacker can say" in (tmp_path / "plan.html").read_text()
+    nowhere = invoke(f"{options} --html {tmp_path / 'nowhere' / 'plan.html'}")
+    assert "there is no folder" in str(nowhere.exception)
+    assert nowhere.stdout == ""  # before any work
     again = invoke(f"{options} --html {tmp_path / 'plan.html'}")
     assert "exists already" in str(again.exception)

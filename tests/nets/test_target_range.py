@@ -122,6 +122,32 @@ def test_classes_have_no_range() -> None:
         fit(linear(), nn.CrossEntropyLoss(), prices(), budget=BUDGET, target_range=(0, 1))
 
 
+def test_counts_have_no_range() -> None:
+    with pytest.raises(InputError, match="PoissonNLLLoss needs counts"):
+        fit(linear(), nn.PoissonNLLLoss(), prices(), budget=BUDGET, target_range=(0, 9))
+
+
+class Named(nn.Linear):
+    """A model that names its answer."""
+
+    def forward(self, inputs: Tensor) -> Any:
+        return {"price": super().forward(inputs)}
+
+
+def test_an_answer_that_cannot_be_mapped_back_is_refused_before_anything_is_paid() -> None:
+    ledger = Ledger()
+    with pytest.raises(InputError, match="a tensor, but this one answers with a dict"):
+        fit(
+            Named(4, 1),
+            lambda output, targets: (output["price"] - targets).square().mean(1),
+            prices(),
+            budget=BUDGET,
+            target_range=(LOW, HIGH),
+            ledger=ledger,
+        )
+    assert ledger.entries == ()
+
+
 def test_the_rule_sees_the_loss_inside_of_a_wrapper() -> None:
     assert facts_of_loss(TargetRange(0.0, 5.0).loss(nn.MSELoss()), 1) == squared_facts()
     views = Views(nn.Linear(4, 10), lambda inputs: inputs, 2)

@@ -142,6 +142,8 @@ def plan(
         raise InputError(f"--best is {best:g}, but it is a number above {lowest:g} and below 1.")
     if html is not None and html.exists():
         raise InputError(f"--html {html} exists already. Name another file.")
+    if html is not None and not html.parent.is_dir():
+        raise InputError(f"--html {html}: there is no folder {html.parent}. Make it, or name another file.")
     budget = Budget(epsilon, choose_delta(n, delta), neighbours)
     sizes = default_batches(n) if batches is None else _parse_batches(batches, n)
     counts = ROUNDS if rounds is None else _parse_numbers("--rounds", rounds, MOST_ROUNDS)

@@ -36,6 +36,11 @@ class TargetRange:
             return None
         if isinstance(loss, (*CLASSES, nn.BCELoss, nn.BCEWithLogitsLoss)):
             raise InputError(f"target_range is for regressions, but {type(loss).__name__} learns classes. Leave it out.")
+        if isinstance(loss, nn.PoissonNLLLoss):
+            raise InputError(
+                "target_range maps targets to [-1, 1], but PoissonNLLLoss needs counts. Leave it out, and say clip_bound and "
+                "learning_rate."
+            )
         ends = tuple(declared) if isinstance(declared, tuple | list) else ()
         if len(ends) != 2 or not all(isinstance(end, Real) and math.isfinite(end) for end in ends) or not ends[0] < ends[1]:
             raise InputError(
@@ -58,6 +63,11 @@ class TargetRange:
         each, middle, half = per_example(loss), self.middle, self.half
 
         def ranged(output: Any, targets: Tensor) -> Tensor:
+            if not isinstance(output, Tensor):
+                raise InputError(
+                    f"target_range maps what the model answers, a tensor, but this one answers with a {type(output).__name__}. "
+                    "Let it give back the tensor alone."
+                )
             kind = targets.dtype if targets.is_floating_point() else torch.get_default_dtype()
             return each(output, ((targets - middle) / half).clamp(-1, 1).to(kind))
 

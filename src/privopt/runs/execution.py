@@ -211,6 +211,9 @@ def _kinds(request: Request, frame: Any) -> dict[str, Kind]:
     """The kinds of the columns; what --drop names, and what is named like an identifier, is ignored."""
     columns = Columns.of(frame)
     for name in request.drop:
+        if name in (request.target, request.person):
+            role = "--target" if name == request.target else "--person"
+            raise InputError(f"--drop names {name!r}, which {role} names too: it is never a feature. Leave that --drop out.")
         if name not in columns:
             raise InputError(f"--drop names {name!r}, which {request.file} does not have. {suggest_names(name, columns.names)}")
     dropped = {name: Ignored() for name in request.drop}
