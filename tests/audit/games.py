@@ -322,6 +322,7 @@ GAMES: dict[str, Entry] = (
         "survey of a target's mean": Entry(surveys.mean_target, MANY),
         "survey of typical norm": Entry(surveys.typical_norm, MANY),
         "survey of column sizes": Entry(surveys.column_sizes, MANY),
+        "survey of a mean row": Entry(surveys.mean_row, MANY),
         "survey of categories, a common one": Entry(surveys.common_category, 2 * SOME),
         "survey of categories, a new one": Entry(surveys.new_category, 2 * SOME),
         "evaluation of a classifier": Entry(evaluations.classifier, 2 * MANY // 3),

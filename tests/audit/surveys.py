@@ -115,14 +115,23 @@ def typical_norm() -> Game:
 
 def column_sizes() -> Game:
     """The sum of rows' absolute values, of which the canary's is cut to the bound."""
+    return _sum_of_rows(surveys.column_sizes, np.abs)
+
+
+def mean_row() -> Game:
+    """The sum of rows, of which the canary is cut to the bound."""
+    return _sum_of_rows(surveys.mean_row, np.asarray)
+
+
+def _sum_of_rows(survey: Callable[..., Any], vectors: Callable[[Vector], Vector]) -> Game:
     bound = 3.0
     designs = [Design(np.concatenate([row, OTHERS]), Frame(intercept=0.0)) for row in (0 * CANARY, CANARY)]
 
     def ask(canary: bool, spending: Run, rng: Rng) -> Any:
-        return surveys.column_sizes(designs[canary], bound=bound, noise_multiplier=ONE, spending=spending, rng=rng)
+        return survey(designs[canary], bound=bound, noise_multiplier=ONE, spending=spending, rng=rng)
 
     def votes(oracle: Any, canary: bool) -> Vector:
-        rows = np.abs(np.concatenate([CANARY, OTHERS]) if canary else OTHERS)
+        rows = vectors(np.concatenate([CANARY, OTHERS]) if canary else OTHERS)
         return np.asarray((rows * np.minimum(1, bound / np.linalg.norm(rows, axis=1))[:, None]).sum(axis=0))
 
     return _game(ask, votes, tight=True)

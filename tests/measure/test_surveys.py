@@ -363,3 +363,41 @@ def test_the_noise_on_column_sizes_is_the_stated_one() -> None:
     drawn = np.array([sizes(np.full((100, 1), 10.0), 2.0, bound=10.0, seed=seed)[0] for seed in range(2000)])
     assert drawn.std() == pytest.approx(2.0 * 10.0 / 100, rel=0.08)
     assert drawn.mean() == pytest.approx(10.0, abs=0.03)
+
+
+# ---------------------------------------------------------------- the mean row
+
+
+def mean(matrix: Any, noise_multiplier: float, *, ledger: Ledger | None = None, seed: int = 0) -> Vector:
+    design, spending = Design(matrix, Frame(intercept=0.0)), (ledger or Ledger()).run()
+    return surveys.mean_row(design, bound=2.0, noise_multiplier=noise_multiplier, spending=spending, rng=generator(seed))
+
+
+def test_the_mean_row_is_of_rows_within_the_bound_and_shrinks_where_it_is_nothing_but_noise() -> None:
+    rows = np.array([[1.0, 0.0], [0.0, -1.0], [-3.0, 4.0], [np.nan, 1.0]])  # the third row is 5 long: cut to 2
+    np.testing.assert_allclose(mean(rows, 1e-12), [(1 - 3 * 0.4) / 4, (-1 + 4 * 0.4) / 4])
+    found = [mean(np.zeros((50, 40)), 3.0, seed=seed) for seed in range(20)]
+    assert np.linalg.norm(found, axis=1).mean() < 0.5 * 3.0 * 2.0 / 50 * math.sqrt(40)
+
+
+def test_the_mean_row_costs_one_gaussian_that_is_paid_before_a_row_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger()
+    mean(np.ones((5, 2)), 4.0, ledger=ledger)
+    assert ledger.event == GaussianDpEvent(4.0)
+    monkeypatch.setattr(surveys._Rows, "norms", lambda self, order: pytest.fail("the rows were read"))
+    with pytest.raises(BudgetExceeded):
+        mean(np.ones((5, 2)), 1.0, ledger=Ledger(Budget(0.1, 1e-5)))
+
+
+@given(
+    arrays(float, (5, 3), elements=st.floats(allow_nan=True, allow_infinity=True)),
+    st.sampled_from([1e-3, 1.0, 1e3]),
+    st.sampled_from([None, np.array([0.5, -3.0, 1e3])]),
+)
+def test_one_row_moves_the_sum_of_rows_by_at_most_the_bound(rows: Vector, bound: float, centre: Vector | None) -> None:
+    def total(kept: Vector) -> Vector:
+        with np.errstate(all="ignore"):
+            return surveys._Rows(Design(kept, Frame(centre, None, 0.0))).clipped_sum(l2(bound))
+
+    for row in range(5):
+        assert np.linalg.norm(total(rows) - total(np.delete(rows, row, axis=0))) <= bound * (1 + 1e-6)
