@@ -632,6 +632,32 @@ def test_a_model_that_counts_its_calls_is_not_proved() -> None:
     assert "count of calls" in doubt
 
 
+class ByPrecision(nn.Module):
+    """A weight is used a second time, outside of its layer, in one precision only: as a kernel that has no other."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.first, self.last, self.dtype = nn.Linear(6, 5), nn.Linear(5, 2), dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.dtype == torch.bfloat16):
+            hidden = self.first(x).tanh()
+        if hidden.dtype == self.dtype:
+            hidden = (hidden + 10 * F.linear(x, self.first.weight)).to(x.dtype)
+        return self.last(hidden)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_a_model_does_in_its_own_precision_only_is_counted(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model, x, y = ByPrecision(dtype), torch.randn(20, 6), torch.arange(20) % 2
+    norms = TorchOracle(model, cross_entropies, x, y)(None, None).norms()
+    for place, norm in enumerate(norms.tolist()):
+        loss = F.cross_entropy(model(x[place : place + 1]), y[place : place + 1])
+        own = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(model.parameters()))])
+        assert norm == pytest.approx(float(own.norm()), rel=1e-2)
+
+
 # ---------------------------------------------------------------- readings are not chosen by an example
 
 

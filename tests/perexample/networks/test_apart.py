@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -350,3 +351,22 @@ def test_a_table_that_is_also_the_head_is_exact_without_forming_it(sign: float) 
     oracle = TorchOracle(model, squared, tokens, targets)
     assert oracle.formed == 0
     assert_grads(vectors(oracle), one_at_a_time(model, tokens, targets))
+
+
+class MaskedAlone(nn.Module):
+    """Attention with a mask that all examples share, in a model whose examples are mapped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.attention = nn.Parameter(torch.eye(4)), nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, mask = F.linear(x, 2 * self.weight), torch.zeros(3, 3, dtype=x.dtype)
+        found: Tensor = self.attention(h, h, h, attn_mask=mask)[0].sum((1, 2))
+        return found
+
+
+def test_a_batch_of_one_example_may_have_a_mask_of_attention() -> None:
+    torch.manual_seed(0)
+    oracle = TorchOracle(MaskedAlone(), lambda output, y: output * y, torch.randn(5, 3, 4), torch.ones(5))
+    torch.testing.assert_close(oracle(None, np.array([2])).norms(), oracle(None, None).norms()[2:3])

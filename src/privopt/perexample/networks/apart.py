@@ -391,7 +391,7 @@ def _merge(x: Tensor, dim: int | None) -> Tensor:
     if dim is None:
         return x
     if dim == WHOLE:
-        if x.stride(0):
+        if x.stride(0) and len(x) > 1:
             raise UnsupportedLayer("a MultiheadAttention is given another attn_mask for each example.")
         return x[0]
     return x.movedim(0, dim).flatten(dim, dim + 1)

@@ -208,28 +208,41 @@ def _check_gradients(recorder: Recorder, loss: Loss, data: tuple[Any, Any], shor
 def _check_singles(
     recorder: Recorder, loss: Loss, layout: Layout, batch: tuple[Any, Any], *, double: bool
 ) -> tuple[bool, list[str]]:
-    """Compare single examples: in `double` precision, where a large branch does not hide a small one, or in the model's own.
+    """Compare single examples in the model's own precision, and perhaps in `double`, where a large branch hides no small one.
 
-    If they differ in the model's own, perhaps by rounding, double precision decides. Returns whether that was conclusive, and why
-    something is doubtful.
+    If they differ in the model's own, perhaps by rounding, double precision decides, unless the code does something else there.
+    Returns whether that was conclusive, and why something is doubtful.
     """
-    if double:
-        with suppress(InputError):
-            return _check_in_double_precision(recorder, loss, batch), []
-        return _check_single_examples(recorder, loss, layout, *batch), [SINGLE_ONLY]
     try:
-        return _check_single_examples(recorder, loss, layout, *batch), []
+        conclusive = _check_single_examples(recorder, loss, layout, *batch)
     except UnsupportedLayer as error:
+        if operations(recorder.model, loss, batch) != _operations_in_double_precision(recorder.model, loss, batch):
+            raise
         try:
             return _check_in_double_precision(recorder, loss, batch), []
         except InputError:
             raise error from None
+    if double:
+        try:
+            return _check_in_double_precision(recorder, loss, batch), []
+        except InputError:
+            return conclusive, [SINGLE_ONLY]
+    return conclusive, []
+
+
+def _in_double_precision(batch: tuple[Any, Any]) -> Any:
+    return tree_map(lambda x: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x, batch)
+
+
+def _operations_in_double_precision(model: nn.Module, loss: Loss, data: tuple[Any, Any]) -> set[tuple[Any, ...]]:
+    with in_precision(model, torch.float64):
+        return operations(model, loss, _in_double_precision(data))
 
 
 def _check_in_double_precision(recorder: Recorder, loss: Loss, batch: tuple[Any, Any]) -> bool:
     """Compare single examples in double precision."""
     start = ModelState(recorder.model)
-    batch = tree_map(lambda x: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x, batch)
+    batch = _in_double_precision(batch)
     with in_precision(recorder.model, torch.float64):
         try:
             with RngState(next(recorder.model.parameters()).device).replay(), torch.enable_grad():
