@@ -270,12 +270,18 @@ def test_a_delta_that_permits_publishing_a_row_is_warned_about() -> None:
 def test_too_few_rows_for_the_budget_are_warned_about_with_a_budget_that_would_do() -> None:
     X, y = binary_rows(50)
     with pytest.warns(PrivoptWarning, match="too few") as caught:
-        LogisticRegression(epsilon=0.05).fit(X, y)
+        LogisticRegression(epsilon=0.05, bounds=(-3, 3)).fit(X, y)
     assert caught[0].filename == __file__
     enough = float(str(caught[0].message).split("epsilon ≥ ")[1].split(",")[0])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        LogisticRegression(epsilon=1.1 * enough).fit(X, y)
+        LogisticRegression(epsilon=1.1 * enough, bounds=(-3, 3)).fit(X, y)
+
+
+def test_columns_whose_ranges_cannot_be_seen_are_warned_about() -> None:
+    X, y = binary_rows(200)
+    with pytest.warns(PrivoptWarning, match=r"where the values of \d of \d columns lie: .* declare bounds"):
+        LogisticRegression(epsilon=0.2).fit(X, y)
 
 
 def test_a_constant_column_and_a_column_of_zeros_are_harmless() -> None:

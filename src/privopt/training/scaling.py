@@ -303,6 +303,11 @@ def _column_ranges(
     found = survey_ranges([rows.surveyed.matrix], share_of(noise, RANGES_SHARE, 2), session, inside)
     missed = int((~found.known).sum())
     estimated.append("the ranges of the columns" + (f" ({missed} had too few rows to tell)" if missed else ""))
+    if missed and inside is None:
+        warn(
+            f"too few rows to learn privately, at this budget, where the values of {missed} of {columns} columns lie: they are clipped "
+            f"to [{-GUESS:g}, {GUESS:g}]. If ranges are public knowledge, declare bounds=(low, high): that costs nothing."
+        )
     return _with_unseen(found, inside)
 
 
