@@ -305,8 +305,8 @@ def _column_ranges(
     estimated.append("the ranges of the columns" + (f" ({missed} had too few rows to tell)" if missed else ""))
     if missed and inside is None:
         warn(
-            f"too few rows to learn privately, at this budget, where the values of {missed} of {columns} columns lie: they are clipped "
-            f"to [{-GUESS:g}, {GUESS:g}]. If ranges are public knowledge, declare bounds=(low, high): that costs nothing."
+            f"too few rows to learn privately, at this budget, where the values of {missed} of {columns} columns lie: they are "
+            f"clipped to [{-GUESS:g}, {GUESS:g}]. If ranges are public knowledge, declare bounds=(low, high): that costs nothing."
         )
     return _with_unseen(found, inside)
 
