@@ -52,7 +52,7 @@ class LogisticRegression(ClassifierMixin, PrivateLinearModel):  # type: ignore[m
 
     >>> from sklearn.datasets import load_breast_cancer
     >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> model = LogisticRegression(epsilon=3.0, random_state=0).fit(X, y)
+    >>> model = LogisticRegression(epsilon=3.0, bounds=(0, 5000), random_state=0).fit(X, y)
     >>> bool(model.score(X, y) > 0.85), round(model.privacy_.statement.epsilon, 1)
     (True, 3.0)
     """
